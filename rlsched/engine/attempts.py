@@ -199,9 +199,8 @@ class SlurmAttempts:
     def _runs_otherwise(self, job: SlurmJob) -> None:
         """Handle a job that runs, but not as the attempt that the broker has ordered.
 
-        Either a user has released the job, or the job runs as an earlier attempt: a command of a gateway that
-        was killed can reach Slurm late. The job continues to run. Its GPUs are reported to the broker as used
-        by a job that the broker did not start.
+        A user has released the job, or a late command of a killed gateway has started an earlier attempt. The
+        job continues to run; its GPUs are reported to the broker as used by another job.
         """
         started_as = (job.marks or {}).get("j", "")
         if not any(started_as == f"{one.job}.{one.attempt}" for one in self._desk.attempts):

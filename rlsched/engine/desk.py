@@ -56,10 +56,8 @@ class Desk:
         starting: Jobs that Slurm itself has started, and that are being reported to the broker.
         limited_until_s: Time until which a job is not offered because a limit of Slurm prevents its start, by
             the key of the job.
-        cleared_s: Time at which a job's GPU request was removed, by the key of the job. The removal precedes
-            a new request.
-        withdrawn: The broker's IDs of jobs that were withdrawn from the broker. The broker's orders to end
-            these jobs must not end the jobs in Slurm.
+        cleared_s: Time at which a job's GPU request was removed before a new request, by the key of the job.
+        withdrawn: The broker's IDs of withdrawn jobs: orders to end them must not end the jobs in Slurm.
         out: Outgoing messages and questions.
     """
 
@@ -127,8 +125,8 @@ class Desk:
     def has_live(self, live: Collection[int]) -> None:
         """Remove jobs that the broker no longer has from `forgotten`, `dead` and `withdrawn`.
 
-        Only entries that `asks_for_live` copied are removed. An attempt that is recorded in the marks of a
-        Slurm job stays; otherwise the gateway would adopt the attempt again.
+        Only entries that `asks_for_live` copied are removed. An attempt in the marks of a Slurm job stays,
+        because the gateway would adopt it again.
 
         Args:
             live: IDs of all jobs that the broker has.

@@ -13,11 +13,11 @@ from rlsched.errors import RlschedError
 MARK = "rlsched:"
 """Start of the AdminComment of a job held by job_submit.lua; `key=value` pairs follow, separated by `;`."""
 USER_HOLD = "[held]"
-"""Start of the Comment of a job that its user holds. Such a job has priority 0. The priority does not suffice
-to detect such a job, because the gateway also sets priority 0 when it holds a job.
+"""Start of the Comment of a job that its user holds. Priority 0 does not identify such a job, because the
+gateway also sets priority 0 to hold a job.
 """
 UNLIMITED_MIN = 365 * 24 * 60
-"""Time limit from which a job counts as unlimited (a year), minutes."""
+"""Time limit from which on a job is treated as unlimited (a year), minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _OVER = {
     "COMPLETED": "",
@@ -67,8 +67,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
         submit_s: Time of the submission, or requeue, Unix seconds.
         end_reason: One of `END_REASONS`, if the job has ended.
         num_nodes: Minimum number of nodes that the job requests.
-        bound: Kind of request that the broker does not support, so that only Slurm can place the job; "" if
-            the broker supports the job.
+        bound: Kind of request that the broker does not support; "" if it supports the job.
     """
 
     key: str
@@ -126,8 +125,8 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: Number of GPUs.
-        types: GRES type of each GPU, by GPU index, if every GPU of the node has a different type. A job can
-            then request one particular GPU by its type. Empty otherwise.
+        types: GRES type of each GPU, by GPU index, if all types differ, so that a job can request one
+            particular GPU; otherwise empty.
         unusable: Reason why the node can get no jobs; "" if the node can get jobs.
     """
 

@@ -1,9 +1,10 @@
 """Fallback if no broker decides: returns held jobs to Slurm's own scheduling.
 
-There are three mechanisms. First, the gateway writes the time of the broker's last message to a file. If that
-time is too long ago, job_submit.lua holds no new job. Second, the gateway releases held jobs if it receives
-no message from a broker for `--release-after`. Third, if the gateway is down too, the command `rlsched engine
-slurm --release` releases the held jobs; run it from cron or a timer.
+- The gateway writes the time of the broker's last message to a file. If that time is too long ago,
+  job_submit.lua holds no new job.
+- The gateway releases held jobs if it receives no message from a broker for `--release-after`.
+- If the gateway is down too, the command `rlsched engine slurm --release`, run from cron or a timer, releases
+  the held jobs.
 """
 
 from __future__ import annotations
@@ -104,8 +105,7 @@ def plugin(
 def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str = RELEASED) -> int:
     """Give all jobs that the broker controls back to Slurm's own scheduling. Return how many.
 
-    The broker controls the held jobs, and the jobs that wait in Slurm's own queue with a nice value from the
-    broker's order (`is_ordered`).
+    The broker controls the held jobs, and the jobs in Slurm's queue with a nice of the broker (`is_ordered`).
 
     Args:
         reader: Queries Slurm.

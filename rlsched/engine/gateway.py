@@ -1,12 +1,13 @@
 """The state machine between a Slurm cluster and the broker. It uses no socket, process or clock.
 
 The gateway handles facts (Slurm's jobs and nodes at one time) and messages from the broker. It returns
-messages to the broker, and changes jobs in Slurm through a `Writer`. It has no storage of its own. A token
-identifies a job to the broker. The token is computed from Slurm's job ID, from the stamp (submission time and
-a count) that job_submit.lua gave the job, and from the gateway's secret. The job's AdminComment contains the
-attempt that the broker ordered. After a restart, job ID, stamp and attempt are read from Slurm. The gateway
-runs only broker jobs that it has offered itself. Any write to Slurm can be lost. The next facts show the
-loss, and the gateway repeats the write.
+messages to the broker, and changes jobs in Slurm through a `Writer`. Any write to Slurm can be lost: the next
+facts show the loss, and the gateway repeats the write.
+
+The gateway has no storage of its own. After a restart, everything is read from Slurm. A job's AdminComment
+contains its stamp (submission time and a count, from job_submit.lua) and the attempt that the broker ordered.
+A token, computed from Slurm's job ID, the stamp and the gateway's secret, identifies a job to the broker. The
+gateway runs only broker jobs that it has offered itself.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Gateway:
         return self._done(facts.now_s)
 
     def cannot_look(self, why: str, now_s: float) -> list[Say | Ask]:
-        """Handle a failed query of Slurm. Until the next facts, no job starts, and no job counts as lost."""
+        """Handle a failed query of Slurm. Until the next facts, no job is started or reported as lost."""
         if not self._desk.is_away:
             _log.warning("Slurm does not answer: %s", why)
             self.nodes.beat_at_once()

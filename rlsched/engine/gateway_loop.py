@@ -27,7 +27,7 @@ RENEW_S = 10.0
 FORGET_S = 60.0
 """Time after which the answer to a question is no longer expected, seconds."""
 SLOW_S = 5.0
-"""Duration of a query, seconds, after which Slurm counts as unreachable until it answers."""
+"""Duration of a query, seconds, after which Slurm is treated as unreachable until it answers."""
 WAIT_MS = 20
 Heard = tuple[list[ForNode], list[tuple[tuple[str, str], object]]]
 _log = logging.getLogger("rlsched.engine")
@@ -120,8 +120,7 @@ class _Query:
     """A query of Slurm in a thread.
 
     Attributes:
-        began_s: Time at which the thread began the query, monotonic seconds. Until the thread begins, the
-            time at which the query was requested.
+        began_s: Time at which the thread began the query (before that: of the request), monotonic seconds.
         facts: Result of the query.
     """
 

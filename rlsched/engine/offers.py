@@ -30,8 +30,7 @@ _log = logging.getLogger("rlsched.engine")
 PROOF_DIGITS = 32
 """Number of hexadecimal digits of the proof, the last part of a token (which identifies a job to the broker).
 
-The proof is computed with the gateway's secret. Without the proof, a user could guess the token of a Slurm
-job, and submit another job with this token before the gateway does.
+The proof is computed with the gateway's secret, so that a user cannot submit a job with another job's token.
 """
 
 
@@ -47,8 +46,7 @@ class Offers:
         desk: State that the parts of the gateway share.
 
     Attributes:
-        queue_keys: Sort key of each job in the broker's queue, by the broker's job ID. Read from the broker's
-            last list of jobs.
+        queue_keys: Sort key of each job in the broker's last list of jobs, by the broker's job ID.
     """
 
     def __init__(self, desk: Desk) -> None:

@@ -1,8 +1,7 @@
 """Orders jobs without holding them: Slurm places and starts the jobs in the order of the broker's queue.
 
-A waiting job gets a `Nice` according to its position in that queue, and Slurm's scheduler starts the jobs.
-When Slurm starts a job, the gateway reports the start to the broker (`Begin`). The broker follows such a job
-like a job that the broker started, and trains its predictors when the job ends.
+A waiting job gets a `Nice` according to its position in that queue. When Slurm starts a job, the gateway
+reports the start to the broker (`Begin`), which then follows the job like a job that it started itself.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""Number of refusals after which the start of a job is not reported again, and the job is left to Slurm."""
+"""Number of times that the broker may refuse a reported start, before the job is left to Slurm."""
 MOST_WRITES = 200
 """Maximum number of jobs whose nice is changed per poll. Jobs at the front of the queue come first."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
 """Range of nices by PriorityType; negative, so that jobs without a nice from rlsched start later.
 
-Basic priorities begin at 4294901760, and must stay below 2**32. Multifactor priorities are sums of weights;
-the magnitude of the nices must exceed these sums.
+Basic priorities begin at 4294901760, and must stay below 2**32. Multifactor nices must be larger in magnitude
+than the priorities, which are sums of weights.
 """
 
 
@@ -89,10 +88,7 @@ class Ordering:
         return job.runs and self._desk.is_ours(job) and self._refusals[job.key] < TRIES
 
     def handle_refusal(self, key: str, why: str, offers: Offers) -> None:
-        """Count a refusal of a reported start. After `TRIES` refusals, withdraw the job.
-
-        Until then the start is reported again, because the reason may be temporary.
-        """
+        """Count a refusal of a reported start; after `TRIES` refusals, withdraw the job."""
         self._refusals[key] += 1
         if self._refusals[key] == TRIES:
             _log.warning("Slurm's job %s is left to Slurm: the broker rejected its start: %s", key, why)
@@ -135,7 +131,7 @@ class Ordering:
 def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
     """Return an ascending nice for each job, within [low, high].
 
-    As few nices as possible are changed. If a gap between kept nices is too small, all nices are changed.
+    As few nices as possible are changed, or all if a gap between kept nices is too small.
 
     Args:
         nices: Present nices, in the desired order of the jobs; None: not set yet.

@@ -20,7 +20,7 @@ _OF_THE_NODE = (
     "PartitionDown",
     "BadConstraints",
 )
-"""Prefixes of the reasons that Slurm reports if a released job does not start because of its nodes."""
+"""Prefixes of Slurm's reasons why a released job does not start, if they are about its nodes."""
 
 _LIMITS = (
     "Assoc",
@@ -32,7 +32,7 @@ _LIMITS = (
     "Licenses",
     "Reservation",
 )
-"""Prefixes of the reasons that Slurm reports if a limit or a missing permission prevents a job's start."""
+"""Prefixes of Slurm's reasons why a job does not start, if they are about limits or permissions."""
 
 
 class SlurmKey(NamedTuple):
@@ -55,14 +55,14 @@ class Offer:
     """A Slurm job that was offered to the broker.
 
     Attributes:
-        stamp: Stamp of the submission. It distinguishes jobs if Slurm uses the same ID again.
+        stamp: Stamp of the submission; distinguishes jobs if Slurm uses an ID again.
         token: Token of the broker's job; an offer after a withdrawal has a new token.
         job: The broker's job ID; None before the broker has answered.
         asked_s: Time of the last question to the broker about this offer.
         not_before_s: Earliest time of the next offer, after the broker has rejected the job.
         withdrawn: Whether the offer is being withdrawn, so that the job must not start.
-        was_cancelled: Whether the job was cancelled while no gateway ran. The gateway then asks the broker
-            for the job's ID before it withdraws the offer.
+        was_cancelled: Whether the job was cancelled while no gateway ran, so that the broker's job ID must be
+            queried before the withdrawal.
     """
 
     key: str
@@ -88,16 +88,14 @@ class SlurmAttempt:
         is_found: Whether the attempt was found in the Slurm job's marks after a restart of the gateway.
         is_sure: Whether the answer to the offer has confirmed that the broker's job is this Slurm job.
         orders: The broker's `Launch` messages by rank; empty if `is_found`.
-        restarts: Slurm's number of requeues at the start of the attempt. If this number grows, the attempt
-            has ended.
+        restarts: Slurm's count of requeues at the start of the attempt; a higher count means its end.
         placed_s: Time of the last write of the placement to Slurm; None: not written yet.
         cleared_s: Time of the last removal of the job's earlier GPU request.
         first_placed_s: Time of the first write of the placement to Slurm.
         has_run: Whether the facts have shown the attempt running on its nodes.
         kill: Whether the broker has ordered the end of the attempt.
         again: Whether the job is held after the attempt's end, and waits for another attempt.
-        giving_up: Reason why Slurm did not start the attempt, set while the job is being held again; "" if
-            the attempt is not given up.
+        giving_up: Reason why Slurm did not start the attempt, while the job is being held again; else "".
         end: The attempt's end: (exit code, reason, Unix seconds).
         told: Ranks for which `Launched` was sent.
         acknowledged: Ranks for which the broker has journalled the end.
@@ -173,8 +171,7 @@ def gres_of(types: list[str], gpus: list[int]) -> str:
 def asked_gres(job: SlurmJob) -> str:
     """Return the `TresPerNode` that restores a job's submitted request; "": keep the present request.
 
-    A job that requests GPUs by type keeps this request, because Slurm rejects a request without a type for
-    such a job.
+    A request for GPUs by type is kept, because Slurm would reject a request without a type.
     """
     was_placed = ("j" in (job.marks or {}) or job.mark("t")) and job.gpus_asked
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"

@@ -82,8 +82,7 @@ class Placing:
     ) -> None:
         """End an attempt. The caller repeats the call until Slurm's facts show that the attempt has ended.
 
-        A job that was released may have started since the last query of Slurm. A hold does not stop such a
-        job.
+        A hold does not stop a released job that has started since the last query of Slurm.
         """
         if job is None or job.is_over:
             return
@@ -121,7 +120,7 @@ class Placing:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
 
     def _refuse_or_end(self, number: SlurmKey, attempt: SlurmAttempt, why: str) -> None:
-        """Report that an attempt cannot start or, if the broker counts it as running, that it has ended."""
+        """Report that an attempt cannot start or, if the broker considers it running, that it has ended."""
         self._desk.dead.add(number)
         if attempt.told or not attempt.orders:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)

@@ -1,8 +1,7 @@
 """The scheduler of a shadow's broker: returns Slurm's starts, and records the starts that the policy wants.
 
-The broker calls this scheduler at every change. The scheduler first calls the policy on a copy of the state,
-with the decision loop of a real broker. Then the scheduler returns the starts that Slurm has made since the
-last call.
+At every change, this scheduler first calls the policy on a copy of the state, with the decision loop of a
+real broker. Then it returns the starts that Slurm has made since the last call.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ class AskedDecisions:
 
     Attributes:
         decisions: Number of decisions.
-        guard: Number of these decisions that the guard made instead of the policy, by kind of reason (the
-            reason's text before the colon).
+        guard: Number of these decisions that the guard made instead of the policy, by kind of reason.
         records: Records of the decisions that do not repeat earlier ones.
         compared: Slurm's starts compared with the policy's wishes.
     """

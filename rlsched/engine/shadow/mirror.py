@@ -1,9 +1,7 @@
 """Finds new events of jobs in a Slurm cluster: jobs that can start, began or ended, with Slurm's times.
 
 The events are found by comparison of facts (Slurm's state at one query) with the state of a shadow's broker.
-
-The module does no I/O. It reads the followed jobs from the broker's state, so that a restarted shadow
-continues.
+The module does no I/O.
 """
 
 from __future__ import annotations
@@ -73,14 +71,13 @@ class Mirror:
         cluster: Slurm's ClusterName.
         partitions: Partitions that the shadow follows.
         state: The broker's state.
-        preempts: Whether jobs that Slurm can requeue count as preemptible.
+        preempts: Whether jobs that Slurm can requeue are submitted as preemptible.
 
     Attributes:
         followed: Followed jobs that have not ended, by Slurm's job ID.
         unfit: Reason why the broker's ledger of GPUs cannot represent the placement of a job, by Slurm's job
             ID.
-        left: Number of jobs that only Slurm can place, by reason; counted since the caller last cleared
-            `left`.
+        left: Number of jobs that only Slurm can place, by reason, since the caller last cleared `left`.
     """
 
     def __init__(
@@ -240,7 +237,7 @@ class Mirror:
     def give_up(self, key: str, why: str) -> None:
         """Stop following a job that the ledger cannot represent.
 
-        The job's GPUs then count as used by other jobs, and its start is not compared with the policy.
+        Its GPUs are then reported as used by other jobs, and its start is not compared with the policy.
         """
         self.followed.pop(key, None)
         self.unfit[key] = why
@@ -272,9 +269,9 @@ def may_start(job: SlurmJob, now_s: float) -> bool:
 
 
 def shape_of(job: SlurmJob, node_gpus: int) -> int:
-    """Return the number of GPUs that the broker must allocate for a job.
+    """Return the number of GPUs that the broker must allocate for a job; 0 if it cannot represent the job.
 
-    Return 0 if the job uses several nodes, but not all their GPUs. The broker cannot represent such a job.
+    The broker cannot represent a job that uses several nodes, but not all their GPUs.
     """
     nodes, asked = job.num_nodes, job.gpus_asked
     if job.is_exclusive:

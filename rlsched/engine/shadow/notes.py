@@ -1,7 +1,7 @@
 """A shadow's notes: comparisons of Slurm's starts with the starts that the policy wanted.
 
-Each note is a JSON object in a line of `shadow.jsonl`. A start is noted before it is journalled. If the
-shadow crashes in between, the start is noted a second time, and readers use the first note.
+Each note is a JSON object in a line of `shadow.jsonl`. After a crash, a start can be noted a second time;
+readers use the first note.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared")
         wanted_gpus: Index of each GPU on its node, in the policy's last wish.
         wanted_since_s: Time since which the policy had that wish without interruption; None if
             `wanted_nodes` is empty.
-        wanted_until_s: Time at which the wish ended; None: the policy still had the wish. A wish can end
-            before the start: Slurm takes a second or more to start a job, and in this time a user can submit
-            another job that the policy prefers.
+        wanted_until_s: Time at which the wish ended before Slurm's start, for example because of a newly
+            submitted job; None: the policy still had the wish.
         before: Number of other jobs that the policy wanted to start before this job.
         guard: Reason why the guard (fallback for invalid or late decisions) decided; "": the policy decided.
     """

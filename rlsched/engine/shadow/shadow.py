@@ -1,7 +1,6 @@
 """Advances a shadow from one query of Slurm to the next: passes the events in between to a `Machine`.
 
 The `Machine` is a broker's state machine. Its orders are not carried out; starts and ends come from Slurm.
-The only I/O is in `commit`.
 """
 
 from __future__ import annotations
@@ -102,8 +101,7 @@ class Shadow:
     def _nodes_after(self, facts: Facts) -> list[Event]:
         """Return heartbeats of all nodes; a heartbeat also reports that a node can get no new jobs.
 
-        These events are processed last. A job that Slurm started on a node before the node became unusable is
-        therefore accepted.
+        These events are processed last, so that a start is accepted on a node that became unusable later.
         """
         nodes = self._mirror.nodes(facts)
         said = [
