@@ -34,7 +34,7 @@ class Silence:
     def decided_s(self) -> float:
         """Time of the broker's last message, Unix seconds.
 
-        Before the first message, the value is the time of the first call of `is_deciding`; before that, 0.
+        Before the first message: time of the first call of `is_deciding`; before that call: 0.
         """
         return self._decided_s or 0.0
 

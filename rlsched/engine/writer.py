@@ -1,4 +1,4 @@
-"""Writes to Slurm. A `Writer` makes all writes; a shadow, which never writes to Slurm, has no `Writer`."""
+"""Writes to Slurm. Only a `Writer` writes to Slurm; a shadow has no `Writer`."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ def _scontrol(lines: Sequence[str]) -> None:
 class Writer:
     """Collects writes; `flush` sends all of them together.
 
-    A write can be lost. Therefore the caller checks the next facts (Slurm's state at one query), and repeats
-    the write if it had no effect. Each write can be repeated safely.
+    A write can be lost. The caller then repeats the write, which is always safe.
 
     Args:
         send: Function that sends lines to Slurm, in order.
@@ -84,10 +83,10 @@ class Writer:
         """Set the nodes and the `TresPerNode` of a held job, and release the job.
 
         Marks and placement are written in one RPC, before the release. After a crash between the two, the
-        job's marks contain the decision, and the job is still held.
+        job is still held.
 
         Args:
-            key: The job's key.
+            key: Slurm's ID of the job.
             marks: New marks for the job's AdminComment.
             nodes: All nodes of the job.
             gres: GPUs on each node; "": the job's request is unchanged.
@@ -105,8 +104,7 @@ class Writer:
     def clear(self, key: str) -> None:
         """Remove the GPU request of a held job, because Slurm would add the GPUs of `place` to this request.
 
-        The job is held again in the same write. An earlier release that reaches Slurm late can therefore not
-        start the job without GPUs.
+        The write also holds the job, because an earlier release can reach Slurm late.
         """
         self._write(key, f"update JobId={key} Priority=0 TresPerNode=")
 
@@ -126,10 +124,9 @@ class Writer:
         """Set the nice of a job that is not held. This moves the job in Slurm's own queue.
 
         Args:
-            key: The job's key.
+            key: Slurm's ID of the job.
             nice: The job's nice; a higher nice means a later start.
-            marks: New marks for the job's AdminComment. None leaves the comment unchanged; an empty dict
-                removes the comment.
+            marks: New marks for the job's AdminComment; None: unchanged; empty: remove the comment.
         """
         comment = "" if marks is None else f" AdminComment={comment_of(marks) if marks else ''}"
         self._write(key, f"update JobId={key} Nice={nice}{comment}")
@@ -148,7 +145,7 @@ class Writer:
         The job stays held. The caller releases it with `release` when a query of Slurm shows the new marks.
 
         Args:
-            key: The job's key.
+            key: Slurm's ID of the job.
             marks: New marks for the job's AdminComment.
             gres: Submitted GPU request for each node; "": the present request is unchanged.
             freq: As in `place`.

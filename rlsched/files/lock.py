@@ -54,10 +54,7 @@ class Holder(NamedTuple):
             return cls("", 0)
 
     def runs(self) -> bool:
-        """Return whether the holder still runs: its process ID exists, and the machine has not rebooted.
-
-        This method does not try to take the lock.
-        """
+        """Return whether the holder still runs: its process ID exists, and the machine has not rebooted."""
         return bool(self.boot_id) and self.boot_id == boot_id() and Path(f"/proc/{self.process}").exists()
 
 

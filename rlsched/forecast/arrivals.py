@@ -1,4 +1,4 @@
-"""Arrivals of jobs in futures (simulated runs from now on): arrivals of earlier hours or days, repeated."""
+"""Chooses past arrivals of jobs, which futures (simulated runs from now on) repeat."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ CAME: Final = np.dtype(
         ("pinned", np.int32),  # 1: must not be preempted
     ]
 )
-"""Fields of an arrived job. The partition is not stored, because it can change when nodes are added. It is
-looked up when the arrival is repeated.
-"""
+"""Fields of an arrived job. The partition is not stored, because added nodes can change it."""
 
 
 class RecentJobs:
@@ -79,7 +77,7 @@ class RecentJobs:
         return numbers
 
     def places(self, numbers: Sequence[int]) -> NDArray[np.int64]:
-        """Return the (L,) positions in `rows` of the jobs with these numbers; -1: the job is not stored."""
+        """Return the (L,) positions in `rows` of the jobs with these IDs; -1: the job is not stored."""
         at = np.array([self._at.get(number, -1) for number in numbers], np.int64)
         return np.where(at >= self._first, at - self._first, -1)
 
@@ -98,11 +96,10 @@ class RecentJobs:
         self._first, self._end = 0, len(kept)
 
     def next_block(self, now_s: float, block: int, draws: np.random.Generator) -> tuple[slice, float]:
-        """Choose the arrivals for one block of a future: (slice of `rows` to repeat, time offset in seconds).
+        """Return (slice of `rows` to repeat in a block of a future, time offset in seconds).
 
-        The first block repeats the most recent hours or the same hours of an earlier day, with equal
-        probability. A later block repeats the same hours of an earlier day, or random known hours if no
-        earlier day with these hours is known.
+        A block repeats the same hours of a random earlier day, or random known hours if no such day is known.
+        Block 0 repeats the most recent hours with probability 1/2, and if no such day is known.
 
         Args:
             now_s: Present time.

@@ -1,14 +1,13 @@
-"""Models the similar run times of a burst's jobs by a common factor, which ended and running jobs reveal.
+"""Models the similar run times of a burst's jobs by a common factor.
 
 A burst is a series of jobs that one VC submits in a row with equal requests. The score of a job is the
 position of its run time in its predicted distribution, as a normal quantile. The score of job i of a burst is
 modelled as sqrt(c) u + sqrt(1 - c) e_i. The factor u is common to the burst, e_i belongs to the job, and both
-are standard normal (a Gaussian copula with one factor). While nothing about the burst is known, each single
-run time keeps its predicted distribution. An ended job reveals its score. A running job reveals a lower bound
-of its score, because its run time is at least its age. The waiting jobs of the burst are then predicted to
-run longer. A running job keeps its own distribution, given its age: jobs that ended early say little about
-jobs that still run. c is the fraction of the variance that is common to a burst. It is learned from bursts in
-which several jobs have ended.
+are standard normal (a Gaussian copula with one factor). c, the fraction of the variance that is common to a
+burst, is learned from bursts in which several jobs have ended.
+
+An ended job reveals its score, and a running job reveals a lower bound of its score. Both change the
+predictions of the burst's waiting jobs. A running job keeps its own distribution, given its age.
 """
 
 from __future__ import annotations
@@ -28,15 +27,14 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 FIRST_SHARE: Final = 0.5
-"""Fraction of the variance that is assumed to be common to a burst before any burst is known."""
+"""Initial value of c, the fraction of the variance that is common to a burst."""
 FIRST_PAIRS: Final = 20.0
 """Weight of `FIRST_SHARE`, as a number of ended jobs. The first ended job of each burst does not count."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Maximum total weight of the running jobs of a burst, as a number of jobs. There is a limit because these
-jobs are not independent."""
+"""Maximum total weight of a burst's running jobs, in jobs; the jobs are not independent."""
 _MOST: Final = 5.0
 """Maximum absolute value of a score."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
@@ -116,11 +114,10 @@ class Bursts:
         """Draw (L, samples) positions, 0 to 1, in the distributions of the jobs' remaining run times.
 
         Args:
-            rows: (L,) position of each job among the N jobs; -1: the job is not among the N jobs, and belongs
-                to no burst.
+            rows: (L,) position of each job among the N jobs; -1: the job belongs to no burst.
             seqs: (L,) sequence number of each job.
             gpus: (L,) GPUs of each job.
-            outlived: (L,) probability, by prediction, of a run time below the job's age; 0: the job waits.
+            outlived: (L,) predicted probability of a run time below the job's age; 0: the job waits.
             samples: Number of futures.
         """
         burst = -1 - np.arange(len(rows), dtype=np.int64)

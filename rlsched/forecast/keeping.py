@@ -49,9 +49,7 @@ class When(NamedTuple):
 class Keeping:
     """Open forecasts (with unknown outcomes), and the record of the outcomes of earlier forecasts.
 
-    Only the first forecasts of a job are scored. If the job waits at that time, these are forecasts of its
-    start and of its end. If the job already runs, there is only a forecast of its end. Later forecasts are
-    corrected, but not scored.
+    Only a job's first forecasts are scored: of its start and its end, or of its end if the job already runs.
     """
 
     def __init__(self) -> None:
@@ -152,7 +150,7 @@ class Keeping:
             self._came[job] = (start_s, end_s)
 
     def drop_job(self, job: str) -> None:
-        """Remove an ended job and its open forecasts, such as the forecast end of a cancelled job."""
+        """Remove an ended job and its open forecasts."""
         self._open.pop(job, None)
         self._met.discard(job)
 

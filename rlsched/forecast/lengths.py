@@ -1,4 +1,4 @@
-"""Estimates distributions of recent run times relative to predictions, by job size, for draws."""
+"""Estimates distributions of recent run times relative to predictions, by job size."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from rlsched.forecast.record import SIZES, size_classes
 Floats = NDArray[np.float64]
 
 FEWEST: Final = 30
-"""Minimum number of ended jobs from which the shape (distribution) of a size class is estimated. A class with
-fewer jobs uses the shape of all sizes. If all sizes together have fewer jobs, no shape is used.
+"""Minimum number of ended jobs for a shape (distribution). A size class with fewer jobs uses the shape of all
+sizes, or none.
 """
 OUTLIVED: Final = 5
-"""Minimum number of ended jobs that ran longer than a job's age. With fewer, no distribution is used for the
-job.
-"""
+"""Minimum number of ended jobs that ran longer than a job's age; with fewer, no distribution is used."""
 LEAST_SPREAD: Final = 0.05
 """Minimum spread of a prediction. A prediction with less spread counts as certain and uses no shape."""
 _KNOTS: Final = 512
@@ -49,8 +47,8 @@ class _Shape:
 class Lengths:
     """Distributions of run times relative to their predictions, by size class.
 
-    The distributions are product-limit estimates (Kaplan, Meier, JASA 1958): a running job counts as a run
-    time above its age. Without the running jobs, short jobs, which end first, would have too much weight.
+    The distributions are product-limit estimates (Kaplan, Meier, JASA 1958). They include running jobs, as
+    run times above their ages, because short jobs end first.
 
     Args:
         gpus: (N,) GPUs of ended and running jobs.
@@ -101,10 +99,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """Return the (L,) probability, predicted before the start, that the run time is below `age_s`.
-
-        `age_s` is the present age of the job. nan: unknown.
-        """
+        """Return the (L,) predicted probability of a run time below the present age `age_s`; nan: unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)

@@ -39,13 +39,10 @@ used too.
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
 """Candidate weights of the simulated futures in a forecast; list scheduling has the remaining weight."""
 BLEND_TRUST: Final = 10.0
-"""A candidate whose loss exceeds the least loss by the fraction 1 / BLEND_TRUST has 1 / e of the weight of
-the best candidate."""
+"""Steepness of the candidates' weights: exp(-BLEND_TRUST x (loss / least loss - 1))."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
-"""Unit u, seconds. Times are compared by ln(1 + time / u), so that a difference of a minute counts less if
-the times are long.
-"""
+"""Unit u, seconds: the logarithm of a time is ln(1 + time / u)."""
 
 
 def size_class(num_gpus: float) -> int:
@@ -99,9 +96,8 @@ def teaching(count: int) -> NDArray[np.int64]:
 def _levels(said_s: Floats, weights: Floats) -> Floats:
     """Return the (3,) levels at which quantiles of past errors estimate the `QUANTILES` of future errors.
 
-    With G exchangeable groups, the quantile at the level 90 % x (G + 1) / G bounds a new group's value with
-    probability 90 % (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group
-    contains the forecasts of one refresh. G is the effective number of groups of equal weight.
+    The 90 % quantile has the level 90 % x (G + 1) / G (conformal prediction for two-layer models, Dunn,
+    Wasserman, Ramdas, JASA 2023). G is the effective number of refreshes (runs of the forecaster).
 
     Args:
         said_s: (N,) time of each forecast.
@@ -156,15 +152,11 @@ class _OfClass:
 class Record:
     """The outcomes of a forecaster's earlier forecasts, and the corrections computed from them.
 
-    A forecast blends two estimates: the quantiles of the simulated futures, and the time by list scheduling.
-    The blend is the weighted mean of their logarithms, and is then corrected. The weight of the futures in
-    the blend is a mean of the candidates in `BLENDS`. Each candidate is weighted by its pinball loss over the
-    last forecasts of the size class (exponential weights, Vovk 1990). Each quantile has its own conformal
-    correction. For example, the correction of the 10 % quantile is the 10 % quantile of the differences
-    (outcome - forecast 10 % quantile). The correction is 0 if the forecasts are calibrated. Forecasts of one
-    refresh (one run of the forecaster) share their simulated futures. Therefore at most `OF_ONE` forecasts
-    per refresh and class are used for corrections. After few refreshes, few forecasts are used, and the
-    intervals are wider.
+    A forecast is a weighted mean of two logarithms: of the quantile of the simulated futures, and of the time
+    by list scheduling. The weight of the futures is a mean of the candidates in `BLENDS`. Each candidate is
+    weighted by its pinball loss for recent forecasts of the size class (exponential weights, Vovk 1990). Each
+    quantile has its own conformal correction. For example, the 10 % quantile is shifted by the 10 % quantile
+    of the differences ln(outcome) - ln(forecast).
     """
 
     def __init__(self) -> None:
@@ -205,10 +197,8 @@ class Record:
         Args:
             what: Kind of the forecast.
             num_gpus: Size of the job.
-            late: (W, 6) open forecasts that can be used for corrections. A row has five logarithms and then
-                the time of the forecast. The logarithms are of the three quantiles of the futures, of the
-                time by list scheduling, and of the forecast's age. An open forecast that is already late
-                counts with its delay so far.
+            late: (W, 6) open forecasts, in rows as in `_OfClass.known`. A row contains the forecast's age
+                instead of the outcome. A forecast that is already late counts with its delay so far.
         """
         own = self._class(what, num_gpus).known
         known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
@@ -246,8 +236,7 @@ class Record:
     ) -> tuple[float, ...]:
         """Return blended and corrected quantiles: seconds from now, ascending, each at least `least_s`.
 
-        An input beyond the horizon counts as the horizon, as in the record. A result at the horizon is
-        returned as infinite.
+        Inputs are limited to the horizon. A result at the horizon becomes infinite.
         """
         made, floor = [], least_s
         listed = (1.0 - by.share) * float(ln_of(list_s)) if by.share < 1.0 else 0.0
@@ -276,10 +265,7 @@ def _blended(logs: Floats, share: float | Floats) -> Floats:
 
 
 def _share_of(known: Floats, weights: Floats) -> float:
-    """Return the weight of the futures in forecasts: a weighted mean of the candidates in `BLENDS`.
-
-    A candidate with a smaller loss after correction has a larger weight in the mean.
-    """
+    """Return the weight of the futures: a mean of the candidates in `BLENDS`, weighted by their losses."""
     truth_s = np.expm1(known[:, -1]) * _UNIT_S
     losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
     for place, share in enumerate(BLENDS.tolist()):

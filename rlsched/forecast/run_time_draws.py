@@ -17,9 +17,7 @@ _LN: Final = np.log(EDGES_S)
 _Z: Final = np.linspace(-6.0, 6.0, 4001)
 _BELOW: Final = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolist()])
 _GONE: Final = 1e-6
-"""A job has outlived its prediction if its predicted probability of a run time above its age is below this
-value.
-"""
+"""Predicted probability of a longer run time below which a job has outlived its prediction."""
 _BEYOND: Final = 0.5
 """Assumed mean remaining time of a job that has outlived its prediction, as a fraction of the job's age."""
 EVERY: Final = (16, 4, 2, 1)
@@ -33,9 +31,8 @@ LEAST_LEFT_S: Final = 1.0
 def strata(keys: NDArray[np.int64], samples: int) -> Floats:
     """Return stratified numbers: for each key, one in each of `samples` equal parts of (0, 1).
 
-    The numbers depend only on the keys. A job therefore gets the same numbers in each refresh, and its
-    forecast changes with events and not with the draws. Distant times are simulated only in every 2nd, 4th or
-    16th future. Therefore the numbers of each of these subsets of futures are evenly spread too.
+    The numbers depend only on the keys, so that a job gets the same numbers in each forecast. The numbers of
+    every 2nd, 4th or 16th future are evenly spread too, because only these futures are long (`EVERY`).
 
     Args:
         keys: (L,) keys of the jobs.
@@ -82,7 +79,7 @@ def run_times(
 
     Args:
         chances: (L, BINS) predicted distribution. If a row is nan, median and spread are used instead, with
-            the distribution shape of `like`, or as a lognormal if that shape is unknown.
+            the shape of `like` (lognormal if the shape is unknown).
         predicted_s: (L,) predicted median, seconds.
         spread: (L,) standard deviation of the logarithm of the run time.
         limit_s: (L,) time limits that users have set, seconds; nan: no limit.

@@ -68,8 +68,8 @@ class World:
         chances: Predicted (BINS,) distribution of the run time, by the job's sequence number in the state. A
             job without an entry has the lognormal distribution of the prediction in the state.
         past: Recent jobs.
-        numbers: ID of each live job in `past`, by the job's sequence number in the state. Bursts are found in
-            `past`. Therefore a live job without an entry belongs to no burst.
+        numbers: ID of each live job in `past`, by the job's sequence number in the state. A job without an
+            entry belongs to no burst.
     """
 
     state: ClusterState
@@ -81,7 +81,7 @@ class World:
 
     @cached_property
     def served(self) -> NDArray[np.int32]:
-        """Partitions that serve each VC, (1 + count of VCs, 2): its own and the shared partition; -1: none.
+        """Own and shared partition of each VC, (1 + count of VCs, 2); -1: none.
 
         Row 0 is for jobs without a VC, row 1 + v for the VC with index v.
         """

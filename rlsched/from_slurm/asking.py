@@ -41,7 +41,7 @@ def ask(command: Sequence[str], instead: str) -> str:
 def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
     """Run a Slurm command and yield its output as a file, because the output can be large.
 
-    The command writes times as Unix seconds, so that the time zone does not matter.
+    Times in the output are Unix seconds.
 
     Raises:
         InputError: the command is missing, fails, or does not answer in time.

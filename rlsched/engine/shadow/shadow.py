@@ -49,8 +49,8 @@ class Shadow:
 
         Args:
             facts: The facts.
-            forgets_after_s: Time for which Slurm keeps ended jobs, seconds. If more time has passed since the
-                previous facts, events are missing, and the policy makes no decisions for the time in between.
+            forgets_after_s: Time for which Slurm keeps ended jobs, seconds. After a longer gap between two
+                facts, events are missing, and the policy makes no decisions for the gap.
         """
         has_gap = facts.now_s - self._since_s > forgets_after_s
         since_s = facts.now_s if not self._since_s else self._since_s
@@ -68,9 +68,9 @@ class Shadow:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
-        """Return registrations of new nodes, heartbeats of usable nodes, and changes of other jobs' GPUs.
+        """Return the events of nodes that are processed before the events of jobs.
 
-        Other jobs are jobs of Slurm that the shadow does not follow.
+        Registrations, heartbeats, and changes of the GPUs of jobs that the shadow does not follow.
         """
         said: list[Event] = []
         held = self._mirror.unfollowed_holdings(facts, news)
@@ -99,9 +99,9 @@ class Shadow:
         ]
 
     def _nodes_after(self, facts: Facts) -> list[Event]:
-        """Return heartbeats of all nodes; a heartbeat also reports that a node can get no new jobs.
+        """Return heartbeats of all nodes, which also report unusable nodes.
 
-        These events are processed last, so that a start is accepted on a node that became unusable later.
+        The heartbeats are processed last, because Slurm may have started jobs before a node became unusable.
         """
         nodes = self._mirror.nodes(facts)
         said = [
@@ -217,9 +217,9 @@ def _known_gpus(facts: Facts) -> dict[str, set[int]]:
 
 
 def _due(news: list[News], at_s: float) -> tuple[list[News], list[News]]:
-    """Return (events to process at an instant, later events).
+    """Split events into (events up to `at_s`, later events).
 
-    The start and the end of a job are never in the same instant.
+    The start and the end of one job are never both in the first part.
     """
     began: set[str] = set()
     for place, one in enumerate(news):

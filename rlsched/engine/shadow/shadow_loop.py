@@ -156,7 +156,7 @@ class ShadowBroker:
         self._notes.add([began])
 
     def _stand_again(self, directory: Path) -> None:
-        """Restore, from the last note, the times since which the policy has wanted to start jobs."""
+        """Restore, from the last note, the time since which the policy has wanted to start each job."""
         noted = [note for note in read_notes(directory) if isinstance(note, Watched)]
         since_s = noted[-1].standing if noted else {}
         for seq, job in self._state.job_of_seq.items():
@@ -215,8 +215,7 @@ class ShadowBroker:
     def _with_slurm_number(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
         """Return an event with Slurm's job ID instead of the broker's.
 
-        Return None if the event concerns only the broker's job: the job was withdrawn from the broker or
-        submitted again, but still waits in Slurm.
+        None: the job was withdrawn from the broker or submitted again, but still waits in Slurm.
         """
         if isinstance(event, NodeChange):
             return event
@@ -256,7 +255,7 @@ class ShadowBroker:
         self._ran_before, self._guard, self._mirror.left = ran, Counter(), {}
 
     def ready_line(self) -> str:
-        """Return the line that is printed when the shadow is ready, for users and scripts."""
+        """Return the line that is printed when the shadow is ready."""
         live = list(self._state.job_of_seq.values())
         running = sum(job.active is not None for job in live)
         return (
