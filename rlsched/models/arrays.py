@@ -78,7 +78,7 @@ WORKED_OUT: Final = (TRAIT.names or ())[(TRAIT.names or ()).index("more_sensitiv
 
 @by_reference
 class ModelArrays(NamedTuple):
-    """Data of the models. Workload 0 in `trait` and `pair` stands for jobs of unknown workload."""
+    """Data of the models. Workload 0 in `trait` and `pair` is the unknown workload."""
 
     gpu: Records  # (K,) GPU_MODEL
     trait: Records  # (W, K) TRAIT

@@ -1,8 +1,7 @@
 """Time and power at an SM clock as formulas of plain numbers; `clocks` compiles the formulas for kernels.
 
-The module contains no compiled code: nodes have no numba, and use the simulator's formulas to divide the
-energy of their GPUs among jobs. No formula calls another formula, so that numba can compile each one
-separately. `rlsched.models.clocks` describes the model.
+Nodes, which have no numba, divide the energy of their GPUs among jobs by these formulas. No formula calls
+another formula, so that numba can compile each one separately. `rlsched.models.clocks` describes the model.
 """
 
 from __future__ import annotations

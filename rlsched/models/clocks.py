@@ -49,8 +49,7 @@ def dynamic_power_w(
         clock_bound: rho, the job's clock-bound fraction, 0 to 1.
         x: SM clock, fraction of the maximum.
         speed_frac: Speed of the job, 0 to 1, relative to its speed at this clock without co-tenants and with
-            enough input. The GPU works for the job in this fraction of the time, and power falls in
-            proportion (assumed: no public data set has power under sharing).
+            enough input. The power is proportional to it (assumed: there is no public data).
     """
     g = gpu[kind]
     v = relative_voltage(g.knee_frac, g.voltage_slope, x)
@@ -62,8 +61,7 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
     """Return the power of one GPU, W.
 
     A GPU without jobs draws `idle_w`. A GPU with jobs draws the static power plus the sum of the jobs'
-    dynamic power, at most the board's limit and at least `idle_w`. The lower limit is needed because the
-    fitted P_s of a V100 is below the power of the idle board.
+    dynamic power, at most the board's limit and at least `idle_w` (P_s of a V100 is lower).
 
     Args:
         gpu: (K,) GPU_MODEL.
@@ -79,8 +77,8 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
 def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
     """Return one job's part of the power of a GPU, W; the parts of all jobs add up to `gpu_power_w`.
 
-    Static power, and the difference that raises the sum to `idle_w`, are split evenly. Dynamic power belongs
-    to its job, and is reduced in proportion if the sum exceeds the board's limit.
+    A job's part is its dynamic power, and an equal part of the rest. If the board's limit is exceeded, the
+    dynamic power of all jobs is reduced in proportion.
 
     Args:
         gpu: (K,) GPU_MODEL.
@@ -103,9 +101,8 @@ def power_at(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, x: f
 def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, cap_w: float) -> float:
     """Return the SM clock of a GPU that runs only this job under a power cap, as a fraction of the maximum.
 
-    The result is the largest x <= 1 with P(x) <= `cap_w`, rounded down by less than 1e-9. It is at least
-    MIN_CLOCK_FRAC, even if the power at this clock exceeds the cap. The search assumes that P(x) does not
-    fall as x grows.
+    The result is the largest x <= 1 with P(x) <= `cap_w`, rounded down by less than 1e-9, but at least
+    MIN_CLOCK_FRAC. The search assumes that P(x) does not fall as x grows.
     """
     if power_at(gpu, kind, clock_bound, dynamic_w, 1.0) <= cap_w:
         return 1.0

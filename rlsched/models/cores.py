@@ -19,9 +19,7 @@ THROUGHPUT_OF_ONE_CORE: Final = 0.40
 exponent together gives 0.40 to 0.41 for ResNet-18, ResNet-50 and MobileNet.
 """
 FEWEST_CORES: Final = 1.0
-"""Minimum number of cores per GPU that a job needs. Profiles begin at one core, so a job that may need less
-than one core counts as needing one.
-"""
+"""Minimum number of cores per GPU that a job needs; profiles begin at one core."""
 
 
 class CoreRow(NamedTuple):

@@ -102,7 +102,7 @@ def _figures(row: _Type) -> Mapping[str, Figure]:
 GPU_FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = MappingProxyType(
     {name: _figures(row) for name, row in _TYPES.items()}
 )
-"""Figures by GPU type and field of `GPU_MODEL`. `levels_frac` is not included, because it is a choice.
+"""Figures by GPU type and field of `GPU_MODEL`, except `levels_frac`.
 
 The figures of a K80 are for one of the board's two GPUs. Board limits and memory refer to the SXM
 board for V100, A100, H100 and H200, and to the PCIe board for P100. Memory is as NVML reports it.
@@ -157,11 +157,10 @@ def asked_type(text: str) -> str:
 def stands_for(asked: str, name: str) -> bool:
     """Return whether a request for `asked` accepts GPUs named `name` by a driver or in a cluster file.
 
-    True if the names are equal, or if all words of the request are words of the name, ignoring vendors and
-    case: `H100` and `h100-80gb` match `NVIDIA H100 80GB HBM3`, and `rtx4090` matches `NVIDIA GeForce RTX
-    4090`. A request for a type in `GPU_FIGURES` matches only GPUs of this type: `RTX6000` does not match `RTX
-    6000 Ada`. A slice of a GPU matches if the GPU and the profile match: `H100/1g.10gb` and `NVIDIA H100 80GB
-    HBM3/1g.10gb`. A node of several types (`A40+T4`) matches only by its own name.
+    The name must be equal, or contain all words of the request: `NVIDIA H100 80GB HBM3` matches `h100-80gb`.
+    Vendors and case are ignored. A request for a type in `GPU_FIGURES` matches only GPUs of this type:
+    `RTX6000` does not match `RTX 6000 Ada`. A MIG slice matches if the GPU and the profile match. A node of
+    several types (`A40+T4`) matches only by its own name.
     """
     if asked == name:
         return True
@@ -180,7 +179,7 @@ def stands_for(asked: str, name: str) -> bool:
 
 
 def in_common(types: Iterable[str], others: Iterable[str]) -> bool:
-    """Return whether a type of one list stands for a type of the other; True if a list is empty."""
+    """Return whether a type of one list matches a type of the other (`stands_for`), or a list is empty."""
     types, others = list(types), list(others)
     if not types or not others:
         return True

@@ -1,10 +1,9 @@
 """Online learning of the slowdown of workloads that share a GPU, from observed speeds.
 
-The module has no I/O and no compiled code, so that the broker and a node's telemetry can use it; `observing`
-compiles the same formulas for the simulator. Each workload has two factors on each GPU type, *sensitivity*
-and *pressure*. The speed of a job next to another job is 1 / (1 + its own sensitivity x the other job's
-pressure) (`sharing.latent_speed`). The beliefs about the logarithms of the factors are normal, with a mean
-and a variance, and each observed pair updates both factors by Bayes' rule.
+Each workload has two factors on each GPU type, *sensitivity* and *pressure*. The speed of a job next to
+another job is 1 / (1 + its own sensitivity x the other job's pressure) (`sharing.latent_speed`). The beliefs
+about the logarithms of the factors are normal, with a mean and a variance, and each observed pair updates
+both factors by Bayes' rule. `observing` compiles the same formulas for the simulator.
 """
 
 from __future__ import annotations
@@ -163,13 +162,11 @@ def seen_factor(speed: float, other: float) -> float:
     """Return the sensitivity, or the pressure, that explains the observed speed of a pair of workloads.
 
     The result is (1 / speed - 1) / `other`, with the speed and the result limited as in `PairKnowledge`. A
-    speed of 1 or more can be measured if jobs do not disturb each other. Such a speed therefore gives a small
-    factor instead of 0.
+    speed of 1 or more therefore gives a small factor.
 
     Args:
         speed: Speed of the job next to its only co-tenant, relative to its speed without co-tenants; above 0.
-        other: The known factor, above 0. For the job's sensitivity, it is the pressure of the co-tenant. For
-            the co-tenant's pressure, it is the sensitivity of the job.
+        other: The known factor, above 0: the co-tenant's pressure, or the job's sensitivity.
     """
     slowdown = 1.0 / min(max(speed, SLOWEST), FASTEST) - 1.0
     return math.exp(min(max(math.log(slowdown / other), -WIDEST), WIDEST))
@@ -181,9 +178,7 @@ def seen_factor(speed: float, other: float) -> float:
 def most_likely(before: float, variance: float, log_speed: float) -> float:
     """Return the most likely z = ln(sensitivity x pressure) after observing ln(speed) = -ln(1 + e^z) + noise.
 
-    The maximum lies between the prior mean and the z that the observation implies. A Newton step is taken if
-    it stays within this interval; otherwise the interval is halved. The maximum is therefore found even if
-    the two values are far apart.
+    The method is Newton's, with bisection between the prior mean and the z that the speed implies.
 
     Args:
         before: Mean of z before the observation.
@@ -231,9 +226,7 @@ def moved(
 
 
 def with_pair(log_speed: float, count: float, mean: float) -> float:
-    """Return the predicted ln(speed) of a pair.
-
-    This is a mean of the factors' prediction and of the pair's observations.
+    """Return the predicted ln(speed) of a pair: a mean of the factors' prediction and the observations.
 
     Args:
         log_speed: ln(speed) that the factors predict.

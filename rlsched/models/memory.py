@@ -25,27 +25,22 @@ MAX_SHARING: Final = 4
 MARGIN_FRAC: Final = 0.10
 """Fraction of a shared GPU's memory that stays free. Assumed, for three reasons: the driver reserves some of
 the labelled memory (a V100 of 16,384 MiB has 16,160 for programs); a job can exceed its profiled peak; and a
-framework's caching allocator holds freed blocks that a co-tenant cannot use. Apart from that, sums of solo
-memory are accurate: a pair takes 22 MiB more than its parts (measured: median of Lucid's pairs, RTX 3090).
-When memory runs out, the tenant that allocates next fails, even if a co-tenant is the cause. Therefore the
-margin is conservative.
+framework's caching allocator holds freed blocks. The memory of a pair is otherwise the sum of its jobs' solo
+memory, plus 22 MiB (measured: median of Lucid's pairs, RTX 3090).
 """
 
 FAULT_SHARED: Final = (False, True, False)
 """By sharing mode: whether a fatal fault of one tenant (an illegal address, for example) ends all tenants.
 
-Time-sliced: contexts are separate, and only the faulty context is destroyed. NVIDIA's GPU operator promises
-no fault isolation, because faults of the whole GPU, and running out of memory, affect all tenants. MPS: since
-Volta, a client's fatal fault is reported to every client on the same GPU. All these clients must exit before
-the server accepts new clients (NVIDIA's MPS guide, error containment). MIG: the fault stays within the slice.
+Time slicing: only the faulty context is destroyed. MPS: every client on the same GPU receives the fault, and
+must exit (since Volta; NVIDIA's MPS guide, error containment). MIG: the fault stays within the slice.
 """
 
 
 FAULT_FRAC: Final = 0.1
 """Fraction of job failures that are fatal faults of the GPU's context. Assumed: in two months of Philly,
 invalid memory accesses and CUDA errors are about a tenth of the failures (Jeon et al., ATC'19, table of
-failure reasons, unverified). Most failures have other causes: out of host memory, wrong inputs, and
-errors of the program.
+failure reasons, unverified).
 """
 
 

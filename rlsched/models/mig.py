@@ -52,7 +52,7 @@ PROFILES: Final = {
     "H100-80GB": _profiles("1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb", (9.75, 19.62, 39.50, 79.25)),
     "H200-141GB": _profiles("1g.18gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb", (16.00, 32.50, 65.00, 140.00)),
 }
-"""Profiles by GPU, smallest first. Shapes and numbers: NVIDIA's MIG guide, supported profiles. Memory: as
+"""Profiles by GPU, smallest first. Shapes and counts: NVIDIA's MIG guide, supported profiles. Memory: as
 listed by `nvidia-smi mig -lgip` in GiB on such GPUs (public listings). For H200's 3g and 4g no listing was
 found: twice the memory of its 2g is assumed.
 """
@@ -96,31 +96,29 @@ MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] =
     ("transformer", 128): (nan, nan, 0.5107, 0.5702),
 }
 """Speed of a model at a batch size on slices 1g, 2g, 3g and 4g of an A100-40GB relative to 7g; nan: the model
-did not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). For all models except
-DeepSpeech2, speeds decrease with batch size; DeepSpeech2 is an outlier, and excluded from fits.
+did not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). Fits exclude the
+outlier DeepSpeech2: for all other models, speeds decrease with batch size.
 """
 
 MEASURED_GPU: Final = "A100-40GB"
 
 BEND: Final = 2.62
-"""Exponent p in `slice_speed`. This exponent and SIZE_FRAC are fitted to `MEASURED_A100` without DeepSpeech2
+"""Exponent in `slice_speed`. This exponent and SIZE_FRAC are fitted to `MEASURED_A100` without DeepSpeech2
 (`studies/models/fit_sharing.py`).
 """
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
-"""Effective size of a slice relative to 7g, by number of compute slices: the speed of a job that keeps a
-whole GPU busy. The size of 4g is about a half, like its memory, not 4/7. The scale is set by 1g, which has a
-seventh of the multiprocessors. The other values are fitted on A100, and also used for the other GPUs, because
-a slice has nearly the same fraction of each of these GPUs.
+"""Effective size of a slice, by number of compute slices: the speed of a job that keeps a whole GPU busy,
+relative to 7g. The size of 1g is its fraction of the multiprocessors, a seventh. The other sizes are fitted
+on A100, and also used for the other GPUs.
 """
 
 
 @kernel
 def slice_speed(demand: float, compute: int) -> float:
-    """Return the speed on a MIG slice relative to the whole GPU (7g), in (0, 1], without measurements.
+    """Return the modelled speed on a MIG slice relative to the whole GPU (7g), in (0, 1].
 
-    The formula is a smooth roofline, as for clocks. A job that needs the fraction d = `demand` of the GPU
-    slows down if the size r of the slice is less than d. The speed is (1 + d^p (r^-p - 1))^(-1/p). Jobs on
-    other slices have no effect, because slices share no relevant resource.
+    A smooth roofline, (1 + d^p (r^-p - 1))^(-1/p), with d = `demand`, r = `SIZE_FRAC` and p = `BEND`. Jobs on
+    other slices have no effect.
 
     Args:
         demand: Fraction of the GPU that the job keeps busy, 0 to 1. The job's solo utilisation is used (an
@@ -162,8 +160,7 @@ class Slice(NamedTuple):
     def compute_frac(self) -> float:
         """Fraction of the GPU's compute slices; also the assumed fraction of the power above static power.
 
-        If the power above static power were split by memory, seven 1g slices could draw only seven eighths of
-        this power. There is no public data on the power of a slice.
+        There is no public data on the power of a slice.
         """
         return self.profile.compute / COMPUTE_SLICES
 
@@ -185,9 +182,8 @@ MEASURED_AS: Final = {
     "gnn-b256": ("gnn", 256),
     "cyclegan-monet2photo-b1": ("cyclegan", 1),
 }
-"""Workloads of the catalogue with rows in `MEASURED_A100`. The catalogue's utilisation of an A100 comes from
-the same rows for these workloads. The other models use data sets that differ from the catalogue's, or are
-unknown.
+"""Workloads of the catalogue with rows in `MEASURED_A100`: model and batch size of the row. The other models
+of `MEASURED_A100` use data sets that differ from the catalogue's, or are unknown.
 """
 
 
@@ -219,8 +215,7 @@ def slice_of(gpu_type: str) -> Slice | None:
 def layout_fault(gpu_type: str, names: tuple[str, ...]) -> str:
     """Return why GPUs of this type cannot be partitioned into these slices; "" if they can.
 
-    All slices of a node must be of one size, because a node has one GPU type. Jobs request this type, and the
-    scheduler counts free GPUs by type.
+    All slices of a node must be of one size, because a node has one GPU type.
     """
     gpu = gpu_with_mig(gpu_type)
     if gpu is None:

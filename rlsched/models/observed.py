@@ -1,8 +1,7 @@
 """`LearntPairs`: learnt values of pairs of workloads, by the names of GPU types and workloads.
 
-`observing.observe` learns on the arrays of one set of models. A broker replaces its models when a node of
-another GPU type registers, and compacts its journal. `LearntPairs` therefore stores the learnt values by
-name, and applies them to new models.
+A broker replaces its models when a node of another GPU type registers. `LearntPairs` keeps the learnt values,
+and applies them to the new models.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ def predict_column(m: ModelArrays, kind: int, b: int) -> None:
 def learn_pair(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> bool:
     """Learn from the observed speed of workload `a` next to workload `b` on a GPU type.
 
-    `a`, `b`: numbers of workloads in the catalogue. Returns False if nothing was learnt, because a workload
-    is unknown (0), or because the pair is in the table of measured pairs.
+    `a`, `b`: numbers of workloads in the catalogue. Return False if nothing was learnt: a workload is unknown
+    (0), or the pair is in the table of measured pairs.
     """
     if a <= 0 or b <= 0:
         return False

@@ -1,10 +1,8 @@
 """Learning from observed pairs in compiled runs: the formulas of `learning` on the arrays of the models.
 
-A run learns factors of the modelled slowdown. The predicted speed of a pair is 1 / (1 + (1 / modelled - 1) x
-more_sensitive x more_pressing), which is the modelled speed until one of its workloads has been observed. For
-workloads with latent factors this is the formula of `PairKnowledge`. For workloads with only a
-`stranger_speed`, `modelled` in this formula is the `stranger_speed`. Pairs in the table of measured pairs are
-known, and are not learnt.
+A run learns two factors of the modelled slowdown. The predicted speed of a pair is
+1 / (1 + (1 / modelled - 1) x more_sensitive x more_pressing). Both factors are 1 until their workloads have
+been observed. Pairs in the table of measured pairs are known, and are not learnt.
 """
 
 from __future__ import annotations
@@ -73,9 +71,8 @@ def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
 def observe(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> None:
     """Learn from a job of workload `a` that ran at `speed` (solo: 1) next to a job of workload `b`.
 
-    Updates the sensitivity of `a` and the pressure of `b`, and stores the pair, as `PairKnowledge.observe`
-    does. Then updates all dependent predictions. The pair must not be in the table, and both workloads must
-    be known.
+    Updates the sensitivity of `a`, the pressure of `b`, the values of the pair, and all dependent
+    predictions. The pair must not be in the table, and both workloads must be known.
     """
     t = m.trait
     log_speed = math.log(min(max(speed, SLOWEST), FASTEST))

@@ -22,14 +22,13 @@ from rlsched.models.mig import slice_of
 def gpu_models(kinds: Sequence[str]) -> Records:
     """Return the models of GPU types, one row per name, in the order of the names.
 
+    A MIG slice (`A100-40GB/3g.20gb`) gets a part of the GPU's idle and static power, in proportion to its
+    memory slices. The range from static power to the limit is divided in proportion to compute slices. A
+    slice has only the full clock, because the GPU has one clock for all its slices.
+
     Args:
         kinds: Names of GPU types as in a cluster description or a trace (see `canonical_kind`). A memory size
             in a name is used if it differs from the table's.
-
-    A MIG slice (`A100-40GB/3g.20gb`) gets a part of the GPU's idle and static power, in proportion to its
-    memory slices. It also gets a part of the power between static power and the board's limit, in proportion
-    to its compute slices. Together, the slices of a GPU never exceed the GPU's power limit. A slice has only
-    the full clock, because the GPU has one clock for all its slices.
 
     Returns:
         (K,) GPU_MODEL.
@@ -72,9 +71,8 @@ def power_at_clock(gpu_type: str, dynamic_full_w: float, time: float, x: float) 
 class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Power of a node except its GPUs, and the cost of powering the node down.
 
-    By these values, an idle node with eight V100 and 40 cores draws 8 x 41 + 300 + 40 x 2 = 708 W. Idle 8-GPU
-    nodes draw 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; unverified). Cooling and the loss of
-    power supplies are not counted.
+    By these values, an idle node with eight V100 and 40 cores draws 8 x 41 + 300 + 40 x 2 = 708 W; a DGX-1 of
+    Helios draws 800 W (SC'21; unverified). Cooling and the loss of power supplies are not counted.
 
     Attributes:
         base_w: Power of board, memory, disks, fans and network while the node is on (assumed).

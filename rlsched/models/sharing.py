@@ -22,10 +22,9 @@ SATURATION: Final = 1.194
 """Slowdown that each further unit of utilisation adds on a full GPU.
 
 `studies/models/fit_sharing.py` fitted this constant and the next three to two sets of values with equal
-weight. The first set is from an earlier formula, which was fitted to the speeds of Lucid's pairs relative to
-solo (RTX 3090; R2 .45, but its value for a solo job is not exactly 1). The second set is the mean combined
-throughput of the 1,091 measured pairs, by bands of utilisation. Error against the formula: rms .013, at most
-.031. Error against the bands: at most .05, for a throughput of at most 2.
+weight: an earlier formula for Lucid's pairs (RTX 3090; R2 .45), and the mean combined throughput of the 1,091
+measured pairs, by bands of utilisation. The error is at most .031 (rms .013) for the formula, and at most .05
+for the bands.
 """
 THRESHOLD: Final = 1.487
 """Total utilisation of all tenants at which the GPU is full."""
@@ -40,9 +39,8 @@ OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
 """Part of a deviate (random noise) that belongs to the two jobs; the rest belongs to their workloads."""
 OF_SINGLES: Final = math.sqrt(0.55)
 """Part of a deviate that belongs to the single workloads: to the sensitivity of one and the pressure of the
-other. On held-out pairs of Lucid (RTX 3090), the formula leaves .60 of the variance unexplained, and the
-formula with factors of each workload leaves .27. Therefore .55 of the formula's residual belongs to single
-workloads.
+other. On held-out pairs of Lucid (RTX 3090), factors of each workload reduce the unexplained variance from
+.60 to .27, by the fraction .55.
 """
 OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
 """Part of a deviate that belongs to the pair of workloads. The squares of the three parts add up to 1."""
@@ -66,13 +64,13 @@ def _softplus(excess: float) -> float:
 def stranger_speed(util_frac: float, others_util_frac: float) -> float:
     """Return the speed of a job next to others, in (0, 1], from solo GPU utilisations only.
 
-    A saturation formula: 1 / (1 + a (softplus(u + U - t) - softplus(u - t)) + b U). The solo term is
-    subtracted, so that without others the value is exactly 1. Fitted on pairs; for more tenants U is the sum
-    of the others' utilisations, an extrapolation.
+    A saturation formula: 1 / (1 + a (softplus(u + U - t) - softplus(u - t)) + b U). a is `SATURATION`, b is
+    `LIGHT_SLOWDOWN`, and t is `THRESHOLD`. Without others, the value is exactly 1. The formula is fitted on
+    pairs, and an extrapolation for more tenants.
 
     Args:
-        util_frac: Solo GPU utilisation of the job, 0 to 1.
-        others_util_frac: Sum of the solo utilisations of the other tenants.
+        util_frac: u, solo GPU utilisation of the job, 0 to 1.
+        others_util_frac: U, sum of the solo utilisations of the other tenants.
     """
     full = _softplus(util_frac + others_util_frac - THRESHOLD) - _softplus(util_frac - THRESHOLD)
     return 1.0 / (1.0 + SATURATION * max(full, 0.0) + LIGHT_SLOWDOWN * others_util_frac)
@@ -91,9 +89,8 @@ def latent_speed(sensitivity: float, pressure_sum: float) -> float:
 def factors_of_util(util_frac: float) -> tuple[float, float]:
     """Return the initial sensitivity and pressure of a job with a known solo utilisation and no other data.
 
-    `stranger_speed` is not a product of two factors. The nearest product in least squares is the result of
-    averaging the logarithm of the slowdown, for co-tenants of utilisation .1 to 1;
-    `studies/models/fit_sharing.py` reports the error.
+    Their products approximate the slowdowns of `stranger_speed` (least squares of the logarithm, for
+    utilisations .1 to 1); `studies/models/fit_sharing.py` reports the error.
 
     Args:
         util_frac: Solo GPU utilisation, 0 to 1.
@@ -126,15 +123,10 @@ def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
 def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.int64], count: int) -> float:
     """Return the predicted speed of a job on a shared GPU, from the best data for each co-tenant.
 
-    With one co-tenant, this is the measured speed of the pair, if the table has the pair. Otherwise it is the
-    speed by latent factors, if the job's sensitivity and the co-tenant's pressure are known. Otherwise it is
-    the speed by the formula (`stranger_speed`).
-
-    With several co-tenants, the slowdowns of measured pairs and of latent factors add up. For the remaining
-    co-tenants together, a difference is added: the formula's slowdown with all co-tenants, minus the
-    formula's slowdown without the remaining ones. An additional tenant therefore never makes the job faster
-    (except for table entries above 1). Without data the result is the formula; if all factors are known, it
-    is `latent_speed`. More than one co-tenant is an extrapolation: all fits are of pairs.
+    The slowdown by a co-tenant is the measured slowdown, if the table has the pair. Otherwise it follows from
+    latent factors, if the job's sensitivity and the co-tenant's pressure are known. These slowdowns add up.
+    All other co-tenants together add the increase that they cause in the slowdown by `stranger_speed`. More
+    than one co-tenant is an extrapolation: all fits are of pairs.
 
     Args:
         kind: GPU type.
@@ -185,8 +177,7 @@ def _mixed(z: np.uint64) -> np.uint64:
 def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
     """Return a standard normal deviate for two jobs or workloads, the same in either order and any process.
 
-    The counter of SplitMix64 is a hash of the two keys. The deviate is computed from the two numbers that
-    SplitMix64 returns (Box and Muller, 1958).
+    SplitMix64, seeded by a hash of the keys, returns two numbers for the deviate (Box and Muller, 1958).
 
     Args:
         key_a: 64-bit key of a job, or of a workload.
@@ -211,10 +202,9 @@ def _workload_key(luck: np.uint64, kind: int, workload: int) -> np.uint64:
 def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jobs: float) -> float:
     """Return a standard normal deviate of a job next to another job, composed of three parts.
 
-    The parts belong to the single workloads, to the pair of workloads, and to the two jobs. All parts except
-    the jobs' are the same for all jobs of these workloads in a run, which makes learning worthwhile. The
-    parts differ between GPU types (a pair's combined throughput correlates by only .43 to .55 between types:
-    Gavel).
+    The parts belong to the single workloads, to the pair of workloads, and to the two jobs. The first two are
+    the same for all jobs of these workloads in a run, and differ between GPU types (a pair's combined
+    throughput correlates by only .43 to .55 between types: Gavel).
 
     Args:
         luck: Seed of the run.
@@ -237,7 +227,6 @@ def with_noise(speed: float, deviate: float) -> float:
 
     The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1, and at least the
     lower of `NOISE_FLOOR` and `speed`. For n co-tenants, pass the sum of their deviates divided by sqrt(n).
-    This value is standard normal too.
 
     Args:
         speed: Result of `shared_speed`.

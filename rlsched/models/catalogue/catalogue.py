@@ -112,8 +112,7 @@ class Catalogue:
     """The workloads by name and number, their cells, and the measured pairs of workloads.
 
     Attributes:
-        cells: Cells by workload, GPU type (`GPU_TYPES`) and field of `TRAIT`. Unknown cells are missing:
-            `sensitivity` and `pressure` of all workloads that Gavel did not measure.
+        cells: Cells by workload, GPU type (`GPU_TYPES`) and field of `TRAIT`, without unknown cells.
         pairs: All measured pairs, each listed once.
         sources: Descriptions of the sources of cells.
     """
@@ -212,9 +211,8 @@ class Catalogue:
     def draw(self, trace: JobColumns, seed: int) -> NDArray[np.int32]:
         """Draw the number of each job's workload.
 
-        A job whose column `workload` names a workload gets that workload. For every other job, the draw
-        depends on the job's id, GPUs and duration (`draw_workloads`), but not on other jobs. A job without
-        GPUs gets no workload.
+        A job whose column `workload` names a workload gets that workload. Every other job gets a random
+        workload that depends only on the job's own columns (`draw_workloads`). A job without GPUs gets none.
 
         Args:
             trace: J jobs.
@@ -261,7 +259,7 @@ class Catalogue:
     ) -> float:
         """Return the fraction of measured or fitted cells among the cells on which a result depends.
 
-        Returns nan if the result depends on no cells. The arguments are as in `cells_behind`.
+        nan: there are no such cells. The arguments are as in `cells_behind`.
         """
         sure, used = self.cells_behind(workloads, kinds, fields)
         return sure / used if used else float("nan")
@@ -274,9 +272,9 @@ class Catalogue:
     ) -> tuple[int, int]:
         """Return (count of measured or fitted cells, count of all cells) on which a result depends.
 
-        A cell counts as often as its workload occurs. Cells that are fixed by definition (speed on the
-        reference type) or are unknown do not count. All cells of the unknown workload count as assumed. Cells
-        that follow the speed on a MIG slice count as assumed if that speed was not measured.
+        A cell is counted once for each job of its workload. Unknown cells, and cells that are fixed by
+        definition (speed on the reference type), are not counted. All cells of the unknown workload are
+        assumed. So are cells that follow the speed on a MIG slice, if that speed was not measured.
 
         Args:
             workloads: Numbers of the jobs' workloads, as returned by `draw`.

@@ -1,4 +1,4 @@
-"""Draws workloads for jobs that name none in the trace, by a hash of the job, its GPUs and its duration."""
+"""Draws workloads for jobs that name none in the trace, by a hash of the job's columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORT_S: Final = 600.0
 LONG_S: Final = 4 * 3600.0
 BURST_SHARE: Final = 0.8
 """Probability that a job has the workload of its burst (assumed). A burst consists of jobs of one user, VC
-and number of GPUs, within one hour if the user is known, else within ten minutes.
+and number of GPUs, within one hour, or within ten minutes if the user is unknown.
 """
 BURST_S: Final = 3600.0
 ANONYMOUS_BURST_S: Final = 600.0
@@ -29,14 +29,13 @@ LEAN: Final = {
 }
 """Preference of a job class for busy workloads: weights are multiplied by exp(lean * (util - 0.5)).
 
-Assumed; the values make large and long jobs busier than small and short ones. In Philly, GPUs in use were
-busy 52 % of the time, GPUs of 8-GPU jobs 59 % (Jeon et al., ATC'19; unverified), pauses included. The
-catalogue has only training loops, so drawn workloads keep GPUs busier: 67 % of the GPU-time of Philly's
-trace.
+Assumed: large and long jobs are busier than small and short ones. In Philly, GPUs in use were busy 52 % of
+the time (Jeon et al., ATC'19; unverified). Drawn workloads keep these GPUs busy 67 % of the time, because the
+catalogue has only training loops.
 """
 CLASSES: Final = tuple(LEAN)
 NOT_USUAL: Final = 0.05
-"""Relative weight of a family that is rare on several GPUs when the workload of a gang is drawn (assumed)."""
+"""Relative weight of families that are rarely trained on several GPUs, in draws for gangs (assumed)."""
 
 
 class JobColumns(Protocol):
@@ -118,8 +117,7 @@ def job_classes(num_gpus: NDArray[np.float64], duration_s: NDArray[np.float64]) 
 def draw_workloads(trace: JobColumns, seed: int, util_frac: NDArray[np.float64]) -> NDArray[np.int32]:
     """Draw the (J,) number of a workload for every job, 0 for jobs without GPUs.
 
-    Each draw is a hash of the seed and the job's id, or of the seed and the job's burst. The draw does not
-    depend on the other jobs or on their order.
+    Each draw is a hash of the seed and the job's id, or of the seed and the job's burst.
 
     Args:
         trace: J jobs.
