@@ -57,7 +57,7 @@ NEED_SIGNAL: Final = ("money", "carbon", "peak", "wake_ups")
 PENALTY: Final = 5.0
 """Exponent of ratio / bound: a ratio 1 % above its bound raises the whole cost by 5 %. Chosen, not tuned."""
 _RAMP: Final = 0.005
-"""Distance below a bound, as a ratio, at which the penalty of a bound starts to rise in training."""
+"""Distance below a bound, as a ratio, at which the bound's penalty starts to rise in training."""
 SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
 """Amounts added to the numerator and the denominator of a ratio, so that the ratio changes little if both are
 near 0. For `tail`, the amount is relative to the run times; for the other terms, to the number of jobs.
@@ -106,8 +106,8 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
 class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weights of the terms of a cost (`TERMS`), classes of jobs, and bounds.
 
-    If no weight is given, time has the weight 1 - w, and money has the weight w, the cluster's weight of
-    energy. If there are no prices, energy has the weight w.
+    If no weight is given, the cluster's weight of energy, w, applies: money has the weight w (energy if there
+    are no prices), and time has the weight 1 - w.
 
     Attributes:
         time, urgent, rest, tail, late, energy, money, peak, preemptions, wake_ups: Weights, 0 or more; only
@@ -199,7 +199,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def is_default(self) -> bool:
-        """Whether this is the objective without settings: time and money count (without prices, energy)."""
+        """Whether this objective has no settings."""
         return self == DEFAULT
 
     @property
@@ -214,7 +214,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The terms in use, by the names of `TERMS`; money stands for carbon too."""
+        """The terms in use, by the names of `TERMS`; carbon is listed as money."""
         return tuple(
             name for name in TERMS if self.counts(name) or (name == "money" and self.counts("carbon"))
         )
@@ -271,8 +271,8 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def offsets(self, jobs: Jobs, nodes: int) -> Floats:
         """Return the (NUM_TERMS,) amounts that are added to numerator and denominator of each ratio.
 
-        For the terms `time`, `urgent` and `rest`, the amount is the run time of the jobs. The ratios
-        therefore compare delays plus run times, not only delays. `nodes`: number of nodes of the cluster.
+        For the terms `time`, `urgent` and `rest`, the amount is the run time of the jobs, so that the ratios
+        compare delays plus run times. `nodes`: number of nodes of the cluster.
         """
         found: Floats = self.offsets_by_job(jobs).sum(axis=1)
         found[Term.WAKE_UPS] = nodes

@@ -21,8 +21,6 @@ def on_signals(
 ) -> Iterator[None]:
     """Call `handler` at these signals within a `with` block, and restore the previous handlers afterwards.
 
-    A program that runs an rlsched command in its own process, such as a test, thus keeps its handlers.
-
     Raises:
         ValueError: not called in the main thread.
     """
@@ -38,10 +36,9 @@ def on_signals(
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Make the kernel send this process a signal when its parent exits. This has an effect only on Linux.
+    """Make the kernel send this process a signal when its parent exits; only on Linux.
 
-    More precisely, the kernel sends the signal when the thread that started this process exits. See prctl(2),
-    PR_SET_PDEATHSIG.
+    The parent is the thread that started this process (prctl(2), PR_SET_PDEATHSIG).
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -94,9 +94,8 @@ class CursorFile:
 class NoticeFollower:
     """Sends the notices of a journal in order, each at least once.
 
-    If the receiver is not available, a notice is retried until it is accepted; later notices wait in the
-    journal. If the receiver rejects a notice, the notice is tried `TRIES` times and then skipped, and the log
-    reports the skipped notice.
+    While the receiver is not available, the notice is retried; later notices wait. A notice that the receiver
+    rejects is skipped after `TRIES` tries, and the log reports the skipped notice.
 
     Args:
         journal: The broker's journal.
@@ -207,8 +206,8 @@ class NoticeFollower:
     def _after_restore(self, journal: Reading, cursor: Cursor) -> Cursor:
         """Return the cursor to continue from, if the stored cursor does not fit the journal.
 
-        A restored backup has the same entries up to its `Restored` entry; sending continues there. A journal
-        without a new `Restored` entry is another journal; sending begins at its start.
+        Sending continues at a new `Restored` entry: up to it, a restored backup has the same entries. Without
+        a new `Restored` entry, the journal is another one, and sending begins at its start.
         """
         found = [
             row.n

@@ -114,7 +114,7 @@ class JobWatch:
     def since(self, now: int) -> int:
         """Return the number of the first entry that a restarted process must read to find the watched jobs.
 
-        `now` is the number of the next entry, which is returned if no jobs are watched.
+        `now`: number of the next entry, which is the result if no jobs are watched.
         """
         return min(next((one.since for one in some.values()), now) for some in (self._jobs, self._arrays))
 

@@ -27,10 +27,9 @@ def replay_states(
 ) -> MinuteOutcome:
     """Replay demand on simulated nodes with a service. Rows before `since_s` are a warm-up.
 
-    Each busy node stands for a job. As demand rises, jobs start on the free nodes with the lowest numbers
-    that are on. As demand falls, the jobs on the busy nodes with the highest numbers end. If no node is free,
-    jobs wait. A row lasts until the next row, but at most one slot, so that gaps are skipped. Demand above
-    the number of nodes is limited to that number.
+    Each busy node runs one job. Jobs start on the free nodes with the lowest indices, and end on the busy
+    nodes with the highest indices. A row lasts until the next row, but at most one slot. Demand is limited to
+    the number of nodes.
     """
     states = NodeStates(series.nodes, power, float(series.time_s[0]))
     demand = np.minimum(series.busy, series.nodes).astype(np.int64)

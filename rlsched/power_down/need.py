@@ -65,11 +65,9 @@ def nodes_filled(demand: Demand, node: NodeSpec) -> float:
 class NodeNeed:
     """Counts the nodes that waiting jobs need, in a cluster with K sets of nodes.
 
-    A job is counted in a set of nodes on which it can run. The sets of the job's VC are filled before shared
-    sets. A job that fits on the largest node is counted on one node of the smallest kind that can hold it. A
-    larger job is counted on the largest nodes first, as the rule *consolidate* places it. Nodes of GPU types
-    that the job prefers come first. If too few nodes of a set are idle and not yet counted, the remaining
-    jobs are counted in the next set.
+    Jobs fill the sets of their VC before shared sets, and preferred GPU types first. A job that fits on the
+    largest node is counted on one node of the smallest kind that can hold it. A larger job is counted on the
+    largest nodes first. If too few nodes of a set are idle, the remaining jobs are counted in the next set.
     """
 
     def __init__(self, sets: Sequence[NodeSet]) -> None:

@@ -24,8 +24,8 @@ _NUMBERS: Final = ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_
 class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings for putting nodes to sleep; each set of interchangeable nodes gets its own service.
 
-    Node counts apply to the whole cluster. If `buffer_nodes` is not given, the missing node counts have the
-    defaults of `KeepRule`, scaled from `CHOSEN_FOR_NODES` nodes to the size of the cluster.
+    Node counts apply to the whole cluster. If `buffer_nodes` is not given, missing node counts have the
+    defaults of `KeepRule`, in proportion to the size of the cluster.
 
     Attributes:
         forecast: Forecast of the highest future demand. `trailing`: the recent maximum; `persistence`: the

@@ -13,10 +13,10 @@ from rlsched.workload.predict.node_demand import SLOT_S
 
 @dataclass(frozen=True)
 class NodeDemand:
-    """A time series of the number of busy nodes, in order of time.
+    """A time series of the number of busy nodes.
 
     Attributes:
-        time_s: (N,) time of each row, seconds.
+        time_s: (N,) time of each row, seconds, ascending.
         busy: (N,) number of nodes that ran a job.
         nodes: Total number of nodes.
     """

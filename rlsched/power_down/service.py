@@ -2,9 +2,9 @@
 
 The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep as many nodes awake as the
 forecast plus a buffer, put nodes to sleep only while demand falls, and wake nodes when jobs wait. Two
-additions prevent a short dip of demand from putting too many nodes to sleep: a larger buffer after a wake-up,
-and a limit on the number of nodes put to sleep per review. Jobs can pause until the price of electricity
-falls. The nodes of these jobs are not needed before, so the nodes sleep at the end of the slot.
+additions keep nodes awake in a short dip of demand: a larger buffer after a wake-up, and a limit on the
+number of nodes put to sleep per review. Nodes of jobs that pause until the price of electricity falls sleep
+too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Rule for the number of nodes to keep awake, given a forecast of demand.
 
     The defaults are for a forecast by the maximum of the last three hours. They were chosen on Philly's trace
-    before December 2017, for 420 nodes and a rate of 0.5 wake-ups per day. Scale the node counts with the
-    size of the cluster.
+    before December 2017, for 420 nodes and a rate of 0.5 wake-ups per day.
 
     Raises:
         InputError: a value is out of its range.
@@ -37,10 +36,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     buffer_nodes: int = 25
     """Number of nodes to keep awake above the forecast."""
     wake_buffer_nodes: int = 40
-    """Number of nodes to keep awake above demand after a wake-up.
-
-    The default exceeds `buffer_nodes`, so that one rise of demand causes only one wake-up.
-    """
+    """Number of nodes to keep awake above demand after a wake-up: one rise causes only one wake-up."""
     ramp_nodes: int = 2
     """Maximum number of nodes to put to sleep per review; 0: no limit."""
     falling_slots: int = 6
@@ -76,8 +72,8 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def is_falling(self, demand: Floats) -> bool:
         """Return whether the last value of `demand` (N,) is below the mean of its last `falling_slots`.
 
-        The mean includes the last value. The minimum difference of a tenth of a node is from Helios' code.
-        Returns False if there are fewer values than `falling_slots`, and True if `falling_slots` is 0.
+        The minimum difference of a tenth of a node is from Helios' code. Returns False for fewer values than
+        `falling_slots`, and True if `falling_slots` is 0.
         """
         if self.falling_slots == 0:
             return True
@@ -147,7 +143,7 @@ class PowerDownService:
     ) -> list[Command]:
         """Return commands, see `PowerDown.review`. Idle draining nodes are put to sleep.
 
-        The node with the lowest number wakes first; the idle node with the highest number sleeps first.
+        The node with the lowest index wakes first; the idle node with the highest index sleeps first.
         """
         demand = int(busy_nodes.sum()) + waiting_nodes
         ended = self._observe(now_s, float(demand))

@@ -110,8 +110,8 @@ def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text
 def shares(wanted: Sequence[int], lines: int) -> list[int]:
     """Divide `lines` among parts of a page, and return the number of lines of each part.
 
-    If there are enough lines, each part gets the number in `wanted`. Otherwise, the lines are divided as
-    equally as possible, and no part gets more than its number in `wanted`.
+    No part gets more than its number in `wanted`. If there are too few lines, they are divided as equally as
+    possible.
     """
     given = [0] * len(wanted)
     for _ in range(max(lines, 0)):

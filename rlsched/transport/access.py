@@ -1,8 +1,7 @@
-"""The access list: the key files in HOME/authorised/. A file is read once, and again when it changes.
+"""The access list: the key files in HOME/authorised/. Only changed files are read again.
 
 Every message and every handshake queries the list, so a query must be cheap. Each query reads the time stamp
-of the directory. Once a second, a query also reads the time stamps of the files. A file is read only after
-its time stamp has changed.
+of the directory. Once a second, a query also reads the time stamps of the files.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from rlsched.transport.names import NAME, Z85_LENGTH
 from rlsched.transport.roles import Peer, Role
 
 SCAN_S = 1.0
-"""Maximum delay, seconds, until a change of a file's content is noticed. Such a change leaves the directory's
-time stamp unchanged."""
+"""Maximum delay, seconds, until a change of a file's content is noticed."""
 _Stamp = tuple[int, int, int, int]
 _ROLES: dict[str, Role] = {
     "user": "user",

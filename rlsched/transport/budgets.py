@@ -1,11 +1,9 @@
 """Limits for each sender's use of the broker's loop: a rate of messages, and a maximum per turn of the loop.
 
-A sender is a key, with any number of connections. The budget of a sender refills with time. An accepted
-message costs little. A refused message costs much more, because its check and its answer take more of the
-loop's time. A message that submits many jobs costs as much as one message per job. Messages of a sender
-without budget are dropped until the budget has refilled; clients repeat their messages by themselves. If a
-key sends more than its maximum per turn (`SenderLimits.a_turn`), the excess messages wait for later turns,
-behind the messages of other keys.
+A sender is a key, with any number of connections. Its budget refills with time. A message that submits many
+jobs costs as much as one message per job, and a refused message costs much more. Messages of a sender without
+budget are dropped; clients repeat them. Messages above the maximum per turn (`SenderLimits.a_turn`) wait for
+later turns, behind the messages of other keys.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ import msgspec
 
 T = TypeVar("T")
 MAX_KNOWN = 10_000
-"""Maximum number of budgets in memory. If there are more, the budget of the key that has been silent longest
-is dropped, and that key starts again with a full budget."""
+"""Maximum number of budgets in memory. If there are more, the key that has been silent longest gets a full
+budget."""
 
 
 class SenderLimits(msgspec.Struct, frozen=True, kw_only=True):

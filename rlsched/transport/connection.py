@@ -25,8 +25,8 @@ RESEND_S = 2.0
 RENEW_S = 10.0
 """Time without an answer after which the socket is replaced, seconds."""
 REFUSED_S = 1.0
-"""Time after which a refused handshake is tried again, seconds. libzmq does not try again. A broker that
-starts, stops or takes over can refuse a key that it accepts later.
+"""Time after which a refused handshake is tried again, seconds. libzmq does not try again, but a broker that
+starts, stops or takes over can later accept the key.
 """
 MANY_HANG_UPS = 3
 WAITS_S = 0.25
@@ -159,8 +159,7 @@ class Connection:
     def _judge(self, serving: Serving) -> None:
         """Decide from a broker's answer to `WhoServes` whether the broker gets the request.
 
-        The broker's epoch must be at least the highest known epoch of the cluster. A standby reports epoch 0,
-        and gets no request.
+        The broker's epoch must be at least the highest known epoch of the cluster. A standby reports epoch 0.
         """
         highest = (
             serving.epoch if self._epochs is None else self._epochs.highest(serving.cluster, serving.epoch)

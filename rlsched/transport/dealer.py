@@ -89,9 +89,8 @@ def dial_address(address: str) -> str:
 def set_limits(socket: zmq.Socket[bytes]) -> None:
     """Set the limits of a socket: bounded queues and messages, and detection of a dead peer within seconds.
 
-    Both sides of a connection set these limits and send heartbeats. `HEARTBEAT_TTL` is not set, because with
-    this option the other side would set a timer for each heartbeat. To cancel a timer, libzmq searches the
-    timers of all connections.
+    Both sides of a connection set these limits. `HEARTBEAT_TTL` is not set: the other side would cancel a
+    timer at each heartbeat, for which libzmq searches the timers of all connections.
     """
     import zmq
 
@@ -126,8 +125,7 @@ def connect_watched_dealer(
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
     """Return a connected DEALER, and a monitor socket that reports the DEALER's `events`.
 
-    The monitor starts before the socket connects. Otherwise a handshake could finish before this thread runs
-    again, and its event would be lost.
+    The monitor starts before the socket connects, so that no event is lost.
     """
     socket = _dealer(context, address, pair, broker_public)
     monitor = socket.get_monitor_socket(events)

@@ -65,8 +65,7 @@ def _default_home() -> str:
 class KeyHome:
     """The keys in one key directory (HOME).
 
-    Methods for clients use paths as text, because the import of `pathlib` is slow (it loads parsers for
-    URLs and IP addresses).
+    Methods for clients use paths as text, because the import of `pathlib` is slow.
 
     Attributes:
         text: Path of HOME as text.

@@ -51,7 +51,7 @@ def may_send(role: Role, message: Message) -> bool:
 def _sendable() -> dict[Role, tuple[type, ...]]:
     """Return the classes of messages that each role may send.
 
-    The classes are imported here, because clients also read keys but do not need all messages.
+    The classes are imported here, because clients do not need all of them.
     """
     from rlsched.wire.messages import (
         AdminOrder,

@@ -1,8 +1,7 @@
 """The broker's socket: a ROUTER with CURVE encryption. The access list is checked for every message.
 
 At each handshake, libzmq asks a handler whether to accept the peer's key (ZAP, RFC 27). The handler is a REP
-socket in the same poll loop. With `ZAP_ENFORCE_DOMAIN`, libzmq refuses every handshake that the handler does
-not answer, so a handler that fails lets no peer in.
+socket in the same poll loop. `ZAP_ENFORCE_DOMAIN` refuses every handshake that the handler does not answer.
 """
 
 from __future__ import annotations
@@ -39,16 +38,14 @@ from rlsched.wire.messages import (
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"rlsched"
 MAX_UNREAD = 1_000
-"""Maximum number of messages queued for a peer that does not read.
+"""Maximum number of messages queued for a peer that does not read; further messages are dropped.
 
-Further messages are dropped, and sent again when the peer repeats its request. Pages of lists and pieces of
-logs are 64 KiB, so a peer that does not read costs the broker 64 MB at most.
+Pages of lists and pieces of logs are 64 KiB, so a peer that does not read costs the broker 64 MB at most.
 """
 MAX_DROPPED = 32
 """Maximum number of messages that one turn drops because of the limits of their senders.
 
-The turn then receives no more messages. If the turn has only dropped messages, the loop rests for `REST_S`.
-Messages that are not received fill the sender's connection, so that the sender must wait.
+The turn then receives no more messages. The sender's connection fills, so that the sender must wait.
 """
 REST_S = 0.002
 _NOW = int(zmq.NOBLOCK)
@@ -219,7 +216,7 @@ class Transport:
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
         """Decode a message, and return it if its sender may send it.
 
-        This method itself answers malformed and forbidden messages and a `Join`, and returns None for them.
+        Otherwise, or if the message is a `Join`, answer the message and return None.
         """
         route = frames[0].bytes
         peer = self._peers.get(key)
@@ -272,7 +269,7 @@ class Transport:
         self._key_of[route] = sender
 
     def _of_node(self, peer: Peer, route: _Route, envelope: Envelope) -> Heard | None:
-        """Return the message from a node or its engine, or None if the node's connection is unknown.
+        """Return the message from a node or its engine; None: the connection is unknown or refused.
 
         If the connection is unknown, the node is asked for its `Hello`.
         """
@@ -306,7 +303,6 @@ class Transport:
         """Answer ZAP requests (RFC 27): accept CURVE keys on the access list, refuse all others.
 
         At most `handshakes_a_turn` per call, so that a flood of handshakes does not delay messages.
-        Handshakes have no rate limit, because valid peers wait in the same queue.
         """
         for _ in range(self._senders.handshakes_a_turn):
             try:

@@ -1,7 +1,6 @@
 """Progress file of a starting broker, in the broker's key directory. Clients read the file.
 
-The broker's process holds a shared lock on the file. When the process dies, the kernel releases the lock.
-Clients then ignore the content of the file.
+The broker's process holds a shared lock on the file. Clients ignore an unlocked file: its process has died.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _MOST_BYTES: Final = 600
 
 
 class Starting:
-    """Progress report of a starting broker. The report exists until `remove_report` is called.
+    """Progress report of a starting broker, until `remove_report` is called.
 
     If the file cannot be written, there is no report.
 
@@ -67,10 +66,7 @@ class Starting:
 
 
 def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
-    """Return the first of these addresses at which a broker is starting, and the current step of its start.
-
-    The result is the text `ADDRESS: STEP`; "" if no broker is starting.
-    """
+    """Return `ADDRESS: STEP` for the first of these addresses at which a broker is starting; "": none."""
     for address in addresses:
         listens, what = _read(_file(home, address))
         dialled = dial_address(listens)

@@ -26,8 +26,8 @@ def describe(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | N
     """Return all statistics of a trace; with a cluster, also the load and the jobs that can never run.
 
     All times are in seconds. Keys that end in `_frac` are fractions of 1. Unknown values are None. If the
-    trace lacks the data for a section, the section is `{"missing": [columns], "say": sentence}`. The keys are
-    as in `rlsched trace describe --json`; docs/how-to/characterise.md lists them.
+    trace lacks the data for a section, the section is `{"missing": [columns], "say": sentence}`.
+    docs/how-to/characterise.md lists the keys.
 
     Args:
         trace: J jobs.

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 _ROWS: Final = 1 << 14
 """Number of texts processed in one step; their bytes fit the second-level cache."""
 _SMALL: Final = 1 << 16
-"""A column of integers below this value is not sorted. Its values are used as indices of a table of this
-size."""
+"""Integers below this value are not sorted, but used as indices of a table of this size."""
 
 
 def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -36,8 +35,7 @@ def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArra
 def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
     """Return the (J,) hashes of J texts; different texts almost always have different hashes.
 
-    The hash of a text is a sum over its code points, modulo 2^64. Each code point is multiplied by an odd
-    factor that depends on its position.
+    The hash is the sum of the code points, each multiplied by an odd factor of its position, modulo 2^64.
     """
     wide = column.dtype.itemsize // 4
     factors = np.random.default_rng(0).integers(1 << 63, size=wide, dtype=np.uint64) * 2 + 1

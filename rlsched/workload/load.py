@@ -40,7 +40,7 @@ class Runnable(NamedTuple):
 def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
     """Return a dict: VC -> (GPUs per node -> number of nodes). Nodes without GPUs do not count.
 
-    The key None stands for the nodes that serve all VCs.
+    Key None: the nodes that serve all VCs.
     """
     found: dict[str | None, Counter[int]] = {}
     for vc, groups in partition_groups(spec).items():
@@ -60,7 +60,7 @@ def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
 
 
 _demands_of: WeakKeyDictionary[Trace, tuple[list[Demand], NDArray[np.intp]]] = WeakKeyDictionary()
-"""Results of `trace_demands` by trace, cached while the trace exists: a replay needs the result twice."""
+"""Results of `trace_demands` by trace, cached while the trace exists."""
 
 
 def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
@@ -95,9 +95,8 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
     """Find the jobs that can never run on this cluster, and the reason for each of them.
 
-    A node with `vc` serves only that VC, a node without `vc` serves every VC. All nodes of a gang (a job with
-    several GPUs) are in one partition: the nodes of one VC, or the nodes without VC
-    (docs/explanation/design.md, decision 10).
+    A node with `vc` serves only that VC, a node without `vc` serves every VC. A gang (a job with several
+    GPUs) never runs on both kinds at once (docs/explanation/design.md, decision 10).
     """
     groups = partition_groups(spec)
     demands, which = trace_demands(trace)
@@ -168,10 +167,9 @@ def offered_load(trace: Trace, spec: ClusterSpec) -> float:
 
 
 def crowded_vcs(trace: Trace, spec: ClusterSpec) -> dict[str, float]:
-    """Return the VCs whose jobs request more GPU-time than the VC's nodes have: VC -> load, highest first.
+    """Return the overloaded VCs, highest load first: VC -> GPU-time of its jobs / GPU-time of its nodes.
 
-    The load is a fraction, above 1. The dict is empty if some nodes serve every VC, because the part of these
-    nodes that each VC uses is unknown.
+    The dict is empty if some nodes serve every VC, because the part that each VC uses is unknown.
     """
     groups, span = partition_groups(spec), span_s(trace)
     if None in groups or span <= 0:
@@ -191,8 +189,7 @@ def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
     """Return the cluster with `nodes` nodes in total.
 
     Node groups are scaled in proportion; the groups with the largest remainders are rounded up. Every VC that
-    has nodes with GPUs keeps at least one of them. The sizes of gangs are not considered: a replay rejects
-    the gangs that no longer fit.
+    has nodes with GPUs keeps at least one of them. Large gangs may no longer fit.
 
     Raises:
         InputError: `nodes` is smaller than the number of partitions that have GPUs.
@@ -217,9 +214,9 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
     """Return the cluster with each VC's nodes scaled so that the VC's own load is about `load`.
 
     Each partition (the nodes of a VC, or the nodes that serve all VCs) is scaled for the GPU-time of its
-    jobs. A job counts for the nodes of its VC if its gang fits there, else for the nodes that serve all VCs.
-    The node groups of a partition keep their proportions. A partition keeps at least one node, and room for
-    its largest gang. The resulting load can therefore be lower than `load`: compute it with `offered_load`.
+    jobs. A job belongs to the nodes of its VC if its gang fits there, else to the nodes that serve all VCs.
+    A partition keeps the proportions of its node groups, and room for its largest gang. The resulting load
+    can therefore be lower than `load`: compute it with `offered_load`.
 
     Raises:
         InputError: the load is not above 0, the trace has no runnable job, or all jobs are submitted at one

@@ -123,7 +123,7 @@ class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", f
 
 
 class DownNode(msgspec.Struct, frozen=True, kw_only=True, tag="down_node", forbid_unknown_fields=True):
-    """Mark an unreachable node as down, because nothing runs on it any more. Its jobs are queued again."""
+    """Mark an unreachable node as down. Nothing runs on the node any more, so its jobs are queued again."""
 
     node: str
     reason: str = ""

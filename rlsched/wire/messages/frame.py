@@ -1,7 +1,6 @@
 """Encoding of frames: protocol version, request ID and message, in msgpack.
 
-Two modules decode frames: `envelope` decodes all messages, and builds all message classes for this; `answer`
-decodes one kind of answer.
+`envelope` decodes all messages, and builds all message classes for this; `answer` decodes one kind of answer.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ def encode(message: msgspec.Struct, request: int = 0) -> bytes:
     """Encode a message as a frame. All outgoing frames are encoded here.
 
     Raises:
-        WireError: the frame exceeds `MAX_MESSAGE_BYTES`. If it were sent, libzmq at the receiver would close
-            the connection, and the connecting side would not reconnect.
+        WireError: the frame exceeds `MAX_MESSAGE_BYTES`; the receiver's libzmq would close the connection.
     """
     frame = _encoder.encode((PROTOCOL_VERSION, request, message))
     if len(frame) > MAX_MESSAGE_BYTES:

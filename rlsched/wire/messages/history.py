@@ -78,7 +78,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     measured, the price was not always known, the broker follows carbon intensities, or the broker is
     older."""
     carbon_kg: float | None = None
-    """Carbon of `energy_j` with the overhead of the facility, kg CO2e; None as for `cost`, if the broker
+    """Carbon of `energy_j` with the overhead of the facility, kg CO2e. None: it is unknown, or the broker
     follows prices."""
     currency: str = ""
     """Currency of `cost`; "" without a cost."""

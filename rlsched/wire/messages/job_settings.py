@@ -1,8 +1,7 @@
 """The settings of a submission, each declared once: type, default, range, and command-line options.
 
-`Submit`, the journal's entry for a submission, dry runs, the checks of the broker, and the options of
-`rlsched submit`, `run` and `update` are derived from this file. Type checkers need the keywords of
-`Client.submit` and `Client.update` written out; a test compares these keywords with this file.
+Messages, journal entries, the checks of the broker and the options of commands are derived from this file. A
+test compares the keywords of `Client.submit` and `Client.update` with this file.
 """
 
 import math

@@ -52,8 +52,7 @@ MPS: Final = "mps"
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Features of a node's engine (`rlsched.broker.nodes.engine`).
 
-    The first five fields are always true for a node daemon of rlsched. The other fields depend on the node's
-    hardware, limits and version.
+    The first five fields are always true for a node daemon of rlsched.
     """
 
     exact_gpus: bool = True
@@ -206,8 +205,7 @@ class Heartbeat(
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
     """Report all GPUs of the node that the broker must not assign (`Holding`).
 
-    GPUs that a later list omits are free again. If the list contains a GPU of a running job, the broker marks
-    the GPU as held only after that job has ended.
+    GPUs that a later list omits are free again. A GPU of a running job is held only after the job has ended.
     """
 
     held: list[Holding]
@@ -216,7 +214,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
     """Report that this daemon is being stopped and accepts no new jobs.
 
-    The node's ranks either continue without the daemon, or the daemon ends them and reports their ends.
+    The node's ranks continue without the daemon, or the daemon ends them and reports their ends.
     """
 
     name: str

@@ -12,9 +12,9 @@ DEFAULT_GRACE_S = 30.0
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """The answer to `Hello`: the node is registered. The node must end and remove the attempts in `forget`.
 
-    If the node's `Hello` named another cluster, the node is not registered: `Welcome` only names the broker's
-    cluster. The node then either continues its jobs and obeys no order, or joins this cluster and sends
-    `Hello` again.
+    If the node's `Hello` named another cluster, `Welcome` only names the broker's cluster, and the node is
+    not registered. The node then continues its jobs and obeys no order, or joins this cluster by a new
+    `Hello`.
     """
 
     epoch: int
@@ -38,9 +38,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
     """The answer to the heartbeat with this request ID.
 
-    The answer is a promise about each job that runs on the node. For at least the job's `Launch.lost_after_s`
-    after the heartbeat was sent, the broker does not start the job on other nodes. If the node gets no later
-    answer, the node ends the ranks of the job within this time.
+    For at least `Launch.lost_after_s` after the heartbeat was sent, the broker does not start the node's jobs
+    on other nodes. Without a later answer, the node ends its ranks within this time.
     """
 
 
@@ -108,8 +107,8 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
 class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):
     """End this rank on this node: SIGTERM, then SIGKILL after `grace_s`.
 
-    The node always answers with `Ended`. If the node has no record of the attempt, it records the attempt as
-    ended, and does not obey a `Launch` of the attempt that arrives later.
+    The node always answers with `Ended`. A node without a record of the attempt records it as ended, and
+    ignores a later `Launch` of the attempt.
     """
 
     epoch: int
@@ -128,9 +127,7 @@ class HoldClock(OfRank, frozen=True, kw_only=True, tag="hold_clock"):
 
 
 class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
-    """Change the time limit of a running rank. The node answers with `TimeLimited`.
-
-    The limit counts from the start of the rank.
+    """Change the time limit of a running rank, counted from its start. The node answers with `TimeLimited`.
 
     Sent only for ranks that have reported `Launched.limit_s`, and repeated until the node answers.
     """

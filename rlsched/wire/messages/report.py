@@ -42,8 +42,8 @@ class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
     active: bool = False
     """Whether the fallback decides because of drift."""
     looks: int = 0
-    """Number of checks since the broker started. Each decision is checked. If the policy is a rule with dials
-    (numbers that adjust the rule), each update of the dials is checked instead."""
+    """Number of checks since the broker started: one for each decision. For a rule with dials (numbers
+    that adjust the rule): one for each update of the dials."""
     outside: list[OutsideReport] = []
     """Columns outside their ranges in training, most frequent first; ten at most."""
     settings_refused: int = 0
@@ -53,10 +53,7 @@ class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Interventions of the guard.
-
-    The guard checks the policy, and lets the fallback decide if the policy fails.
-    """
+    """Interventions of the guard, which lets the fallback decide if the policy fails."""
 
     decided: dict[str, int]
     """Number of decisions of the fallback since the journal began, by reason: `late`, `illegal`,
@@ -181,7 +178,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     sharing: int = 0
     """Number of running jobs that share their GPUs."""
     slow_sharing: int = 0
-    """Number of jobs on shared GPUs below the permitted or predicted speed for at least a minute."""
+    """Number of jobs on shared GPUs that are slower than permitted or predicted for at least a minute."""
     lent_cpus: int = 0
     """Number of idle CPU cores that are lent to running jobs."""
     fixed_clocks: dict[str, str] = {}

@@ -6,9 +6,8 @@ import msgspec
 class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Usage of one rank in the measured time; a value that the node cannot measure is None.
 
-    The struct is encoded as an array without field names, because it is sent every 10 s and stored in the
-    journal. New fields are added at the end. Fractions are in thousandths. Values are means over the rank's
-    GPUs and over the measured time, unless documented otherwise.
+    The struct is encoded as an array, so new fields are added at the end. Fractions are in thousandths.
+    Values are means over the rank's GPUs and over the measured time, unless documented otherwise.
     """
 
     measured_s: int = 0
@@ -63,11 +62,10 @@ MOST = 1 << 53
 
 
 class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Usage of a job as shown to users.
+    """Usage of a job as shown to users; a value is None if no node can measure it.
 
-    For a running job, this is the recent usage; for a finished job, the usage of the whole last attempt. A
-    value is None if no node can measure it. Values are means over the job's GPUs and over time, unless
-    documented otherwise.
+    For a running job, this is the recent usage; for a finished job, the usage of the whole last attempt.
+    Values are means over the job's GPUs and over time, unless documented otherwise.
     """
 
     at_s: float | None = None

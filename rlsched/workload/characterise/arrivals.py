@@ -13,8 +13,7 @@ from rlsched.workload.trace import Trace
 def arrivals(trace: Trace, clock: WeekClock, gpu_s: Floats) -> Report:
     """Report the submissions: jobs per day, gaps, jobs by hour of the day, and the five busiest hours.
 
-    For the busiest hours, the trace is divided into hours from the first submission on. These hours do not
-    begin at full clock hours.
+    For the busiest hours, the trace is divided into hours from the first submission on.
 
     Args:
         trace: J jobs.

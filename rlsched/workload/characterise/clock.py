@@ -61,10 +61,10 @@ class WeekClock(NamedTuple):
         return count
 
     def hour_edges(self) -> Floats | None:
-        """Return the times, seconds, at which clock hours start, between the first and the last submission.
+        """Return the edges of the clock hours from the first to the last submission, seconds.
 
-        The first edge is the first submission, the last edge is the last submission. None: all jobs are
-        submitted at one instant, or the trace is longer than `MOST_HOURS`.
+        The first and the last edge are these submissions. None: all jobs are submitted at one instant, or the
+        trace is longer than `MOST_HOURS`.
         """
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         if self.last_s <= self.first_s or last - first > MOST_HOURS:
@@ -74,12 +74,11 @@ class WeekClock(NamedTuple):
         return np.concatenate([[self.first_s], inside, [self.last_s]])
 
     def bin_edges(self) -> Floats | None:
-        """Return the edges, seconds, of at most 201 bins.
+        """Return the edges, seconds, of at most 201 bins. None: all jobs are submitted at one instant.
 
-        Bins have equal width, and begin at full hours, days or weeks. Only the first and the last bin can
-        have another width. The first bin begins with the first submission, and the last bin ends with the
-        last submission. A remainder of less than half a bin is merged with the adjacent bin. None: all jobs
-        are submitted at one instant.
+        Bins have equal width, and begin at full hours, days or weeks. The first bin begins with the first
+        submission, and the last bin ends with the last submission. A remainder of less than half a bin is
+        merged with the adjacent bin.
         """
         span_s = self.last_s - self.first_s
         if span_s <= 0:

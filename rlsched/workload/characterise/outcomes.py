@@ -19,9 +19,9 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
 """Outcome -> publishers' words for it, in lower case.
 
 Only the first word of a status counts (`CANCELLED by 1000`). The words are Slurm's job states; Philly's Pass,
-Killed (by its user) and Failed; the states of Alibaba PAI, of which only Terminated is a success; and the
-phases of Kubernetes pods (Alibaba's openb). A job that exceeded its time limit, or whose node failed, counts
-as failed, as in the Helios study (notes to the fields of HeliosData).
+Killed and Failed; the states of Alibaba PAI; and the phases of Kubernetes pods (Alibaba's openb). A job that
+exceeded its time limit, or whose node failed, counts as failed, as in the Helios study (notes to the fields
+of HeliosData).
 """
 OTHER = "other"
 _OF_WORD = {word: outcome for outcome, words in OUTCOMES.items() for word in words}

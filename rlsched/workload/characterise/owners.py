@@ -31,10 +31,9 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
 
     Returns:
         Users are sorted by GPU-time, largest first. Jobs without a user are not counted.
-        `top`: a row for the first 1, 5, 10, 25 and 50 % of the users (at least one user), with the fractions
-        of the jobs and of the GPU-time that belong to these users.
-        `curve`: a list of fractions of the users, and for each the fraction of the GPU-time that belongs to
-        these first users.
+        `top`: a row for the first 1, 5, 10, 25 and 50 % of the users (at least one user), with their
+        fractions of the jobs and of the GPU-time.
+        `curve`: fractions of the users, and the fraction of the GPU-time of each of these groups.
         `largest`: a row for each of the first 20 users.
     """
     if not keys.names:

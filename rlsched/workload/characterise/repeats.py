@@ -59,8 +59,7 @@ def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
         names.
         `runs`: a row per range of the number of jobs per name.
         `ln_duration_sd`: standard deviation of ln(duration) over all jobs of repeated names.
-        `ln_duration_sd_within`: standard deviation of these jobs around the mean of their name. A predictor
-        that knows the name can gain at most the difference between these two deviations.
+        `ln_duration_sd_within`: standard deviation of these jobs around the mean of their name.
         Durations below 1 s count as 1 s. Both deviations are None without repeated names.
     """
     known = trace.job_name != ""

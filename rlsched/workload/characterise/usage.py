@@ -116,9 +116,9 @@ def utilisation(used: HeldGpus | None, clock: WeekClock, wait_s: Floats, gpus: i
         gpus: GPUs of the cluster; None: unknown.
 
     Returns:
-        Mean numbers of GPUs held: for the time from the first to the last submission, by hour of the day, by
-        weekday, and by hour of the week (7 rows of 24 hours). `mean_frac` is the mean for the whole time,
-        divided by `gpus`. If no waits are recorded, the result of `missing`.
+        Mean counts of GPUs held from the first to the last submission: in total, by hour of the day, by
+        weekday, and by hour of the week (7 rows of 24 hours). `mean_frac` is the total mean, divided by
+        `gpus`. If no waits are recorded, the result of `missing`.
     """
     if used is None:
         return missing(NO_STARTS, "queue_s")

@@ -68,9 +68,8 @@ class Account:
         rows: Rows read, without header, comments and blank lines (Philly: jobs of the list).
         kept: Rows that became a job of the trace, or a part of one.
         skipped: Reason -> rows that were skipped.
-        noted: Remark -> rows that were kept, but with a change that the remark describes.
-        seen: Digests of the rows read so far. If a list of jobs is in several files (exports), the accounts
-            of these files share this set.
+        noted: Remark -> rows that were kept with the change that the remark describes.
+        seen: Digests of the rows read so far, shared by the accounts of all files with the same list of jobs.
     """
 
     path: Path
@@ -124,9 +123,8 @@ class Account:
         self.seen.add(digest)
 
     def use_later(self, line: int, use: Callable[[], object]) -> None:
-        """Call `use` for a row that `read` has counted as kept. Count the row as skipped if `use` refuses it.
-
-        `use` refuses a row by `MalformedError` or `LeftOutError`.
+        """Call `use` for a row that `read` has counted as kept. Count the row as skipped if `use` raises
+        `MalformedError` or `LeftOutError`.
 
         Raises:
             TraceError: `strict` is true, and the row is malformed.

@@ -31,7 +31,7 @@ class TimeParser:
         self._zone: tzinfo | None = _zone_info(zone) if zone else None
 
     def read(self, text: str, column: str, not_before_s: float | None = None) -> float | None:
-        """Return seconds since 1970, or None if the text stands for an unknown time.
+        """Return seconds since 1970; None: the time is unknown.
 
         Args:
             text: The time.

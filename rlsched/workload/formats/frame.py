@@ -55,7 +55,7 @@ class Conversion:
     Attributes:
         trace: The jobs that were kept.
         accounts: Counts of rows, one account per file. The first `exports` accounts belong to the files with
-            the list of jobs. The rows that these accounts count as `kept` are in the trace.
+            the list of jobs, whose `kept` rows are in the trace.
         origin: Second 0 of the trace as text, in the publisher's clock.
         lost: Data of the original files that the trace lacks.
         cluster: The nodes; None: they were not requested.

@@ -149,9 +149,8 @@ class _Times(TimeParser):
 def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
     """Return the correct fields of a line whose job name contains the delimiter; None: they are ambiguous.
 
-    sacct does not escape the delimiter. If `JobName` follows `JobID`, and no other column can contain the
-    delimiter, all surplus fields belong to `JobName`. A line also has too many fields if it was truncated and
-    joined with the next line. In this case, a part of the name ends with a job ID, and the result is None.
+    If `JobName` follows `JobID`, and no other column can contain the delimiter, all surplus fields belong to
+    `JobName`. If a part of the name ends with a job ID, two lines were joined, and the result is None.
     """
     if tuple(header[:2]) != ("JobID", "JobName") or not NO_BARS.issuperset(header[2:]):
         return None

@@ -61,11 +61,10 @@ def queueing(submit_s: float, start_s: float | None, line: int, account: Account
 def enforced_limit(
     limit_s: float | None, duration_s: float, line: int, account: Account
 ) -> tuple[float | None, float | None]:
-    """Return the time limit for a replay, and the limit that the recorded job exceeded, seconds.
+    """Return (time limit for a replay, limit that the recorded job exceeded), seconds.
 
-    A replay ends a job at its limit. A job that ran longer than its limit therefore gets no limit for the
-    replay, so that it keeps its recorded run time. At least one of the two values is None. A limit of 0 means
-    no limit, in Slurm and in the Standard Workload Format.
+    A job that ran longer than its limit gets no limit for the replay, so that it keeps its recorded run time.
+    A requested limit of 0 means no limit, in Slurm and in the Standard Workload Format.
 
     Args:
         limit_s: Requested limit, seconds; None: no limit.

@@ -1,9 +1,8 @@
 """Run times predicted from history: by a running mean, or by a hedge (a weighted mixture of predictors).
 
-`RunningMean`, `causal_predictions` and `own_spread` need no extra packages; simulators and brokers fall back
-to them. `Predictor` (module `predictor`, extra `predict`) predicts a distribution for every job from the data
-that a broker has when the job is submitted. `predict_at_submission` (module `at_submission`) runs `Predictor`
-on a whole trace.
+`RunningMean`, `causal_predictions` and `own_spread` need no extra packages. `Predictor` (module `predictor`,
+extra `predict`) predicts a distribution for every job from the data that a broker has at the submission.
+`predict_at_submission` (module `at_submission`) runs `Predictor` on a whole trace.
 """
 
 from rlsched.workload.predict.running_mean import (

@@ -1,7 +1,4 @@
-"""Predictions of `Predictor` for the jobs of a trace, each made when the job is submitted.
-
-The predictor learns from a history, which gives the end of each job.
-"""
+"""Predictions of `Predictor` for the jobs of a trace, each made when the job is submitted."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ class AtSubmission:
     Attributes:
         probabilities: (J, BINS) predicted distribution of each job's run time over the bins of `EDGES_S`.
         experts: (J, EXPERTS, BINS) distribution of each expert (single predictor), float32.
-        weights: (J, EXPERTS) weights of the experts in the hedge (mixture of the experts) when each job is
-            submitted.
+        weights: (J, EXPERTS) weights of the experts at each job's submission.
         limit_s: (J,) time limits of the users, seconds, nan: no limit. Predicted times are at most the limit.
         fits: Number of fits of boosting.
     """
