@@ -1,10 +1,8 @@
 """Lowers the CPU priority of background processes on the broker's machine.
 
 If the kernel groups processes by session (`/proc/sys/kernel/sched_autogroup_enabled`), the niceness of a
-process and the policies SCHED_IDLE and SCHED_BATCH count only within its session. Between sessions, the
-niceness of each session counts (`/proc/PID/autogroup`). Therefore a process that leads a session sets both
-its own niceness and the niceness of its session. If a control group limits the CPU, or the kernel does not
-group by session, only the niceness of the process counts.
+process and the policies SCHED_IDLE and SCHED_BATCH apply only within its session. Between sessions, the
+niceness of the session applies (`/proc/PID/autogroup`). A process that leads a session therefore sets both.
 """
 
 from __future__ import annotations
@@ -21,22 +19,21 @@ from typing import Final
 from rlsched.signals import end_with_parent
 
 BACKGROUND: Final = 10
-"""Niceness of the broker's background work. If background work and a normal process wait for the same core,
-the work gets a tenth of the CPU time of the process."""
+"""Niceness of the broker's background work, which gets a tenth of the CPU time of a normal process that waits
+for the same core."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
-"""If the kernel refuses to change a session's niceness, the change is retried for this time, seconds. The
-kernel accepts ten changes per second."""
+"""Time for which a refused change of a session's niceness is retried, seconds. The kernel accepts ten changes
+per second."""
 
 
 def give_way(niceness: int, pid: int = 0) -> None:
     """Lower the priority of a process and its children; call it before the process starts threads.
 
-    The session's niceness changes too if the process leads its session.
-
     Args:
-        niceness: Increase of the process's niceness, 0 to 19. The session gets the resulting niceness.
-        pid: Process id; 0 stands for this process.
+        niceness: Increase of the process's niceness, 0 to 19. If the process leads its session, the session
+            gets the resulting niceness.
+        pid: Process ID; 0: this process.
 
     Raises:
         OSError: the process has ended, or belongs to another user.
@@ -64,9 +61,9 @@ def _set_session(pid: int, niceness: int) -> None:
 def background_command(module: str, *arguments: str) -> list[str]:
     """Return the command of a process that runs a module at niceness `BACKGROUND` and ends with this process.
 
-    The process lowers its priority before it imports the module, because imports take seconds of CPU time
-    that the broker needs. The kernel kills the process when the thread that started it ends, even during an
-    import or a compilation, which can take minutes. `-P` excludes the working directory from imports.
+    The process lowers its priority before it imports the module, because imports take seconds of CPU time.
+    The kernel kills the process when the thread that started it ends. `-P` excludes the working directory
+    from imports.
     """
     return [sys.executable, "-P", "-m", "rlsched.yielding", str(os.getpid()), module, *arguments]
 

@@ -2,9 +2,7 @@
 
 The jobs of a size class are ranked by duration. The standard normal quantile of a job's rank is its normal
 score. A prediction is the median of the duration, given a noisy observation of this score. Predictions are
-therefore calibrated: the predicted spread equals the standard deviation of ln(true / predicted). Each
-prediction is in the range of durations of its size class. With more noise, predictions are closer to the
-median of the class.
+therefore calibrated: the predicted spread equals the standard deviation of ln(true / predicted).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ LEVELS: tuple[Level, ...] = ("none", "causal", "informative")
 CAUSAL_CORRELATION = 0.4
 """Correlation of observation and normal score for the level `causal`.
 
-On real traces, causal predictions reach Spearman correlations of 0.1 to 0.6; this value is near the middle.
+On real traces, causal predictions reach Spearman correlations of 0.1 to 0.6.
 """
 INFORMATIVE_MIX: tuple[tuple[float, float], ...] = ((0.2, 0.40), (0.6, 0.35), (1.4, 0.25))
 """Pairs (standard deviation of ln(true / predicted), fraction of the bursts) for the level `informative`.
@@ -120,7 +118,7 @@ def predict_known(
 
 
 def _correlation(level: Predictability, spread: Floats, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Return the (J,) correlation of observation and normal score that gives the requested accuracy."""
+    """Return the (J,) correlations of observation and normal score that give the requested accuracy."""
     if level == "causal":
         return np.full(len(spread), CAUSAL_CORRELATION)
     if isinstance(level, str):

@@ -7,8 +7,8 @@ of these traces:
 * philly: Philly, Microsoft 2017 (Jeon et al., ATC'19; CC-BY-4.0), all virtual clusters together;
 * itp: Microsoft ITP 2021, clusters 01, 05, 07 and 08 (Gu et al., ElasticFlow, ASPLOS'23; MIT).
 
-Durations are clipped at 7 days. The traces used have no users, job names, cores or status: the values for
-these fields are ASSUMED. The attributes of `Profile` and comments name the studies that support them.
+Durations are clipped at 7 days. The traces have no users, job names, cores or status: the values for these
+fields are ASSUMED.
 
 acme is an LLM cluster, Kalos of Shanghai AI Laboratory, 2023 (Hu et al., NSDI'24). The profile matches
 published statistics; it is not fitted to a trace.

@@ -1,4 +1,4 @@
-"""Training, validation and test parts of a trace; this module is their only definition."""
+"""Training, validation and test parts of a trace."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ Window = tuple[float, float]
 class Split:
     """Three parts of a trace by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
 
-    The windows are parts of the time, not of the job count, so that no part contains information about later
-    times. They are adjacent, do not overlap, and together contain every job.
+    The windows are parts of the time, not of the job count. Each job is in exactly one window.
     """
 
     train: Window

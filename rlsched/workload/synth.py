@@ -73,8 +73,8 @@ def synthesize(
         seed: Seed of all draws.
         predictability: Accuracy of predicted durations: `none` (no predictions in the trace), `causal`,
             `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
-        habit: Fraction, 0 to 1, of the variance of the run times that user and job name explain. Run times
-            count as normal scores within a size class. None: the profile's value, which is small.
+        habit: Fraction, 0 to 1, of the variance of the run times that user and job name explain. The variance
+            is that of the normal scores within a size class. None: the profile's value, which is small.
 
     Raises:
         InputError: an argument is out of its range; the message gives the range.
@@ -225,8 +225,7 @@ def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator
 def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.random.Generator) -> Floats:
     """Draw the (J,) normal scores of the durations.
 
-    A score is the sum of three random numbers. Jobs with the same name have the first one in common, jobs of
-    a burst the second one. The third one belongs only to the job.
+    A score is the sum of three random numbers: one for the job name, one for the burst, and one for the job.
     """
     _, name = np.unique(name_key, return_inverse=True)
     of_name = rng.standard_normal(int(name.max()) + 1)[name]

@@ -1,8 +1,7 @@
 """Reads and writes tables: CSV, CSV.gz and Parquet. Checks the format of the file, not the values.
 
-Most traces are plain CSV files (without quotes; see `split_plain`). A plain file is split as bytes, and a
-cell becomes a string only when it is read. For a million rows, this takes a tenth of the time and memory of
-the `csv` module, which reads all other CSV files.
+Most traces are plain CSV files (without quotes; see `split_plain`). A plain file is split as bytes, which
+takes a tenth of the time and memory of the `csv` module. The `csv` module reads all other CSV files.
 """
 
 from __future__ import annotations
@@ -361,8 +360,8 @@ def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the cells of a block as floats, nan if blank, and a mask of the floats that are exact.
 
     A value is exact if the cell has at most `_EXACT_DIGITS` digits, at most one point, and no other
-    characters. Its digits form an integer below 2^53, which is divided by a power of ten. Float64 stores both
-    without rounding. Only the quotient is rounded, so the value is the float64 nearest to the written number.
+    characters. The value is then an integer below 2^53 divided by a power of ten. Both are exact in float64,
+    so the quotient is the float64 nearest to the written number.
     """
     rows, wide = block.signs.shape
     values = np.zeros(rows)

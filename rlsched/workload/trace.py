@@ -1,4 +1,4 @@
-"""`Trace`: jobs in the normal form (rlsched's own columns), sorted by submission; their dependencies."""
+"""`Trace`: jobs in the normal form (rlsched's own columns), sorted by submission."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ class Trace:
     def select(self, which: NDArray[Any] | slice | Sequence[int]) -> Trace:
         """Return a trace of the selected jobs; submission times and origin do not change.
 
-        `which` is a mask, a slice, or ascending indices. If a mask or a slice selects all jobs, the result is
-        this trace, not a copy.
+        `which` is a mask, a slice, or ascending indices. If a mask or a slice selects all jobs, returns this
+        trace itself.
         """
         index = which if isinstance(which, slice) else np.asarray(which)
         if self._is_all(index):
@@ -231,7 +231,7 @@ def failures(trace: Trace) -> dict[int, list[float]]:
 
 
 def flags(trace: Trace, name: str) -> NDArray[np.int8]:
-    """Return the (J,) values of a flag column: 1 (true), 0 (false), -1 (blank, or the column is missing)."""
+    """Return the (J,) values of a flag column: 1 (true), 0 (false), -1 (blank, or no such column)."""
     cells = trace.extra.get(name)
     if cells is None:
         return np.full(len(trace), -1, np.int8)
@@ -246,9 +246,7 @@ def slack_s(trace: Trace) -> Floats:
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
     """Return `reasons`, with a reason added for each job that depends on a job that can never run.
 
-    A dependency `afternotok` on such a job is met.
-
-    `reasons`: (J,) text that explains why the job can never run; "" if it can run.
+    A dependency `afternotok` on such a job is met. `reasons`: (J,) why each job can never run; "" if it can run.
     """
     found = dependencies(trace)
     if not found or not (reasons != "").any():

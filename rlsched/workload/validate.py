@@ -37,8 +37,8 @@ class TraceColumn(NamedTuple):
 
     Attributes:
         name: Header of the column in a file.
-        attribute: Name of the array in `Trace`. None: the column is in `Trace.extra`. The column `origin` is
-            an exception: it is one time, `Trace.origin`.
+        attribute: Name of the array in `Trace`. None: the column is in `Trace.extra`, except `origin`, a
+            single time in `Trace.origin`.
         kind: Kind of the values.
         required: Whether the column must exist and have no blank cells.
     """
@@ -110,7 +110,7 @@ def known_names() -> str:
 
 
 MAX_TEXT = 1000
-"""Maximum number of characters in a cell. The limit is needed because numpy pads all cells to the longest."""
+"""Maximum number of characters in a cell. numpy pads all cells to the longest one."""
 
 _TEXT = f"text of at most {MAX_TEXT} characters without NUL"
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
@@ -300,8 +300,8 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
     """Reject rows and columns that contradict each other.
 
-    The function checks for dependencies on unknown jobs, cyclic dependencies, job arrays with two different
-    limits, array limits without an array, and jobs that accept none of the GPU types that they prefer.
+    Rejected are: dependencies on unknown jobs, cyclic dependencies, job arrays with two different limits,
+    array limits without an array, and jobs that accept none of the GPU types that they prefer.
 
     Raises:
         TraceError: there is a contradiction; the message names file, row, column, expected value and found

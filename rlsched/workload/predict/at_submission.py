@@ -70,8 +70,8 @@ def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "medi
     """Return the trace with columns for the predictions.
 
     `point` (`mean` or `median`) selects the value of `predicted_s`; `predicted_spread` is the spread around
-    this value. The median and the probabilities of longer run times are in further columns, which no policy
-    reads: `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
+    this value. No policy reads the further columns: the median, `x_predicted_median_s`, and the probabilities
+    of longer run times, `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
     """
     predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
     extra = dict(trace.extra)

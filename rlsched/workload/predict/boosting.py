@@ -1,9 +1,8 @@
 """Gradient boosting of hazards: the probability that a job ends in a bin of run times if it reaches the bin.
 
 One classifier predicts the hazard of every bin. Its training data have a row (job, bin) for every bin that a
-job has reached. Jobs that still run are used too: they contribute the bins that they have outlived. This is
-the discrete-time survival model of Cox, 1972, and Singer and Willett, 1993, with trees instead of the linear
-form of the logit.
+job has reached. Running jobs contribute the bins that they have outlived. This is the discrete-time survival
+model of Cox, 1972, and Singer and Willett, 1993, with trees instead of the linear form of the logit.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ OLDER_JOBS: Final = 6000
 `LATEST_JOBS` jobs.
 """
 MIN_ENDED: Final = 200
-"""Minimum number of ended jobs for a fit: with fewer, boosting is no better than the running mean."""
+"""Minimum number of ended jobs for a fit. With fewer, boosting is no better than the running mean."""
 
 
 def require_sklearn() -> type[HistGradientBoostingClassifier]:
@@ -67,8 +66,8 @@ def telling_columns(features: Floats) -> NDArray[np.intp]:
 def one_thread() -> AbstractContextManager[object]:
     """Return a context manager that limits scikit-learn to one thread.
 
-    With several threads, all threads wait for the slowest one in busy loops. If another process uses one of
-    the cores, a call can take minutes.
+    Several threads wait for the slowest one in busy loops. If another process uses one of the cores, a call
+    can take minutes.
     """
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit
@@ -83,10 +82,7 @@ def sklearn_installed() -> bool:
 
 @lru_cache(maxsize=1)
 def _pools() -> ThreadpoolController:
-    """Return the thread pools of scikit-learn. The caller must have imported scikit-learn.
-
-    The result is cached, because the search takes milliseconds.
-    """
+    """Return the thread pools of scikit-learn. The caller must have imported scikit-learn."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,7 +1,7 @@
 """Nearest bursts: predicts from earlier jobs of the same VC and GPU count with similar submission gaps.
 
 Users and scripts submit in regular patterns: a sweep every few seconds, a probe every ten minutes. The gaps
-between submissions (the rhythm) help to predict a job's run time, even before a job of the same burst ends.
+between submissions (the rhythm) help to predict a run time even before a job of the burst ends.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rlsched.workload.predict.facts import JobFacts, Key, stem, words
 BURST_GAP_S: Final = 60.0
 """Longest gap between successive submissions of a burst, seconds, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
-"""Which earlier submissions of a key (VC and GPU count) describe the rhythm, counted back from now. The
-context contains the gap from each of them to now."""
+"""Earlier submissions of a key (VC and GPU count) whose gaps to now describe the rhythm: the last one, the
+second last, the fifth last and the twentieth last."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""A new job is compared with this number of jobs of its key: the jobs that started last."""
+"""Number of jobs of a key with which a new job is compared: the jobs that started last."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0
@@ -43,9 +43,8 @@ class Rhythm:
     def context(self, now_s: float) -> Floats:
         """Return the (CONTEXT,) numbers that describe the rhythm of the key for a job submitted now.
 
-        The numbers are: ln of the gaps to the earlier submissions in `LOOK_BACK`; ln of the number of jobs in
-        the burst so far; ln of the period (the gap that was repeated most often up to now); and how often the
-        period was repeated.
+        They are: ln of the gaps to the submissions in `LOOK_BACK`; ln of the number of jobs in the burst so
+        far; ln of the period (the most frequent gap so far); and how often the period was repeated.
         """
         out = np.empty(CONTEXT)
         rhythm_of(
@@ -82,8 +81,8 @@ class _Past:
 class NearestBursts:
     """Predictions from the most similar started jobs (nearest neighbours) of the same VC and GPU count.
 
-    The distribution is the product-limit estimate from the neighbours (Beran, 1981). A neighbour that still
-    runs counts as a job that lasts at least its age.
+    The distribution is the product-limit estimate (Beran, 1981). A neighbour that still runs contributes its
+    age as a lower limit of its run time.
     """
 
     _WEIGHT = np.array([1.0, 0.7, 0.5, 0.3, 0.7, 0.1, 0.5])

@@ -1,7 +1,7 @@
 """Compiled arithmetic of the predictors. For short arrays, calls of numpy take longer than the arithmetic.
 
-The models store the data, and pass the part that a prediction needs to these functions. The order of every
-sum is fixed, so a prediction is the same on every processor. `bin` is a range of run times (`EDGES_S`).
+The order of every sum is fixed, so a prediction is the same on every processor. `bin` is a range of run times
+(`EDGES_S`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def bins_outlived(age_s: float) -> int:
 def end_from_hazards(row: Floats) -> None:
     """Convert (BINS,) hazards to the (BINS,) probabilities of an end in each bin, in place.
 
-    A hazard is the probability that a job that reaches the bin ends in it. The last bin gets the remaining
-    probability.
+    A hazard is the probability that a job ends in the bin if it reaches the bin. The last bin gets the
+    remaining probability.
     """
     left = 1.0
     for at in range(BINS - 1):
@@ -68,7 +68,7 @@ def count_end(
             keys; changed in place.
         rows: (L,) index in `counts` of the job's key at each of L levels, -1: no key.
         weights: (L,) weight of the job at each level.
-        narrow_from: First level at which the job also counts in bins close to `bin_`.
+        narrow_from: First level at which the job also adds to bins close to `bin_`.
         near: (2, BINS) ends and jobs at risk that the job adds at level `narrow_from` and narrower levels.
         bin_: Bin of the job's run time.
     """
@@ -249,11 +249,11 @@ def rhythm_of(
         count: Number of submissions in `times_s`.
         burst: Number of jobs in the burst so far, including this job.
         look_back: (K,) earlier submissions, counted back from now, to which the gaps are computed.
-        never_s: Largest value of a gap, seconds; a longer gap counts as this value.
+        never_s: Upper limit to which a gap is clipped, seconds.
         min_period_s: Shortest period considered, seconds.
         now_s: Time of the submission, seconds.
-        out: (K + 3,) output: ln of each gap, ln(`burst`), ln of the period (the gap that was repeated most
-            often up to now), and how often the period was repeated.
+        out: (K + 3,) output: ln of each gap, ln(`burst`), ln of the period (the most frequent gap so far),
+            and how often the period was repeated.
     """
     for at in range(len(look_back)):
         back = look_back[at]
@@ -321,7 +321,7 @@ def hedged(
         floor: Minimum weight, as in `weigh`.
         least: Minimum probability, as in `mix_rows`.
         said: (E, BINS) distributions, normalised in place.
-        read: (E, SAID) output: the result of `read_off`. Until then, the first column holds the weights.
+        read: (E, SAID) output: the result of `read_off`.
         out: (BINS,) output: the mixture.
     """
     weights = read[:, 0]

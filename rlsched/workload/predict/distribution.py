@@ -1,8 +1,8 @@
-"""Distributions of run times as probabilities of bins, and quantities derived from them.
+"""Distributions of run times as probabilities of bins.
 
-A bin is a range of run times; all distributions have the same bins (`EDGES_S`). A distribution is a row with
-the probability of each bin. Within a bin, the logarithm of the run time has a uniform distribution, so every
-quantity below has a closed form. A mixture of distributions is the weighted sum of their rows.
+A bin is a range of run times; all distributions have the same bins (`EDGES_S`). Within a bin, the logarithm
+of the run time has a uniform distribution, so every quantity below has a closed form. A mixture of
+distributions is the weighted sum of their probabilities.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def point_and_spread(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Fl
 
     A run time is the median of the distribution, but at most the user's limit in `limit_s` (N,), s (nan: no
     limit). The spread is the root mean square of ln(true / predicted). The Gittins index takes a prediction
-    as the median of a lognormal distribution. With means as predictions, jobs with heavy tails start too late
-    (`python -m studies.policy.information choose`).
+    as the median of a lognormal distribution. With means in place of medians, jobs with heavy tails start too
+    late (`python -m studies.policy.information choose`).
     """
     predicted_s, spread = np.empty(len(probabilities)), np.empty(len(probabilities))
     _point(probabilities, limit_s, predicted_s, spread)
@@ -170,8 +170,8 @@ def given_age(probabilities: Floats, age_s: float) -> Floats:
     """Return the (BINS,) distribution of the total run time of a job, given that it has reached this age.
 
     In the bin that contains the age, only the probability above the age remains. The result does not show
-    where in the bin this probability is, so compute remaining times by `remaining_s`. For a job older than
-    the last edge, the last bin has probability 1.
+    where in the bin it lies, so compute remaining times by `remaining_s`. For a job older than the last edge,
+    the last bin has probability 1.
     """
     left = np.array(probabilities, dtype=np.float64)
     bin_ = bin_of(age_s)
@@ -195,10 +195,7 @@ def remaining_s(probabilities: Floats, age_s: float) -> float:
 
 
 def remaining_median_s(probabilities: Floats, age_s: float) -> float:
-    """Return the median remaining run time of a job of this age, s.
-
-    For a distribution with a heavy tail, the median is shorter than the mean that `remaining_s` returns.
-    """
+    """Return the median remaining run time of a job of this age, s."""
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)
     if left[bin_] < 0.5:

@@ -1,7 +1,6 @@
 """History of all events so far, with models that forecast the run time of a job that is submitted now.
 
-The history receives submissions, starts and ends in the order of time. A prediction can therefore depend only
-on events before it.
+Events must arrive in the order of time: a prediction depends only on earlier events.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ class EventHistory:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended after `duration_s`; if its start was not recorded, derive the start."""
+        """Record that a job has ended after `duration_s`, from which an unrecorded start is derived."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)

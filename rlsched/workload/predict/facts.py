@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 LEVELS: Final = ("all", "gpus", "vc", "vc_gpus", "user", "name", "command", "words", "exact")
 """Levels of keys, from the widest to the narrowest. Jobs with the same key at a level are similar.
 
-A job has a key at the levels for which its facts have values; at `all` and `vc_gpus`, it always has a key.
-The key of level `name` replaces all numbers in the job name, the key of `words` keeps numbers that are part
-of a word, and the key of `exact` keeps all numbers.
+A job has no key at a level for which its facts have no value. Level `name` ignores all numbers in the job
+name, `words` only standalone numbers, and `exact` none.
 """
 
 _NUMBER = re.compile(r"\d+")
@@ -45,7 +44,7 @@ Key = tuple[str, ...]
 
 @lru_cache(maxsize=512)
 def stem(text: str) -> str:
-    """Replace all numbers by `#`, so that repetitions such as `train_12` and `train_13` become equal."""
+    """Replace all numbers by `#`: `train_12` and `train_13` become equal."""
     return _NUMBER.sub("#", text)
 
 

@@ -1,8 +1,7 @@
 """Program that does one fit: reads pickled `TrainingSet.arguments()`, writes a pickled `HazardModel`.
 
-The program reads standard input and writes standard output. The argument LIMIT_S is the longest duration of
-the process, seconds. `background_command` starts the process at low priority. The process ends with its
-parent.
+It reads standard input and writes standard output. The argument LIMIT_S is the longest duration of the
+process, seconds. The process ends with its parent.
 """
 
 from __future__ import annotations

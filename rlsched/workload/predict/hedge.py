@@ -1,9 +1,9 @@
 """The hedge: a mixture of predictors, each weighted by its recent accuracy.
 
-The loss of a predictor is its logarithmic score, and grows as events arrive. A job that outlives a threshold
-(`THRESHOLDS_S`) adds -ln P(job outlives this threshold | job outlived the previous threshold). A job that
-ends adds -ln P(job ends in its bin | job outlived the last threshold). Running jobs therefore count too, and
-short jobs, which end first, do not dominate.
+The loss of a predictor is its logarithmic score. A job that outlives a threshold (`THRESHOLDS_S`) adds -ln
+P(job outlives this threshold | job outlived the previous threshold). A job that ends adds -ln P(job ends in
+its bin | job outlived the last threshold). Running jobs therefore add losses too. Otherwise short jobs, which
+end first, would dominate.
 
 A weight is exponential in the discounted loss, and has a minimum, as in the algorithm of Herbster and
 Warmuth, 1998 (fixed share). The loss of the mixture stays close to the loss of the recently best predictor.
@@ -68,13 +68,13 @@ class Hedge:
         return self._loss.copy()
 
     def restore_losses(self, losses: Floats) -> None:
-        """Replace the losses by `losses` (SIZES, E), the value of this property in an earlier hedge."""
+        """Replace the losses by `losses` (SIZES, E), read from an earlier hedge."""
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
         """Return the (BINS,) mixture of a job's (E, BINS) distributions `said`.
 
-        The job is tracked from now on, so that its events add to the losses of the predictors.
+        The job is tracked from now on.
         """
         group = _group(gpus)
         said, read, mixed = said.astype(np.float64), np.empty((len(said), SAID)), np.empty(said.shape[1])

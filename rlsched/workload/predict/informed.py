@@ -1,8 +1,7 @@
 """Predictions with a chosen accuracy for the jobs of a recorded trace.
 
-Recorded traces without users and job names contain no data from which run times could be predicted. Here, a
-prediction is computed from a noisy observation of the true duration (`rlsched.workload.predictability`). Jobs
-of one burst have most of the error in common, and the predicted spread equals the spread of the errors. Use
+A trace without users and job names contains no data from which run times could be predicted. Here, a
+prediction is computed from a noisy observation of the true duration (`rlsched.workload.predictability`). Use
 these predictions only for diagnostics and training, never for deployment.
 """
 
@@ -77,7 +76,7 @@ class Informed:
         """Derive scores and quantiles from these jobs only.
 
         Args:
-            duration_s: (J,) true run times; below 1 s they count as 1 s.
+            duration_s: (J,) true run times; values below 1 s are raised to 1 s.
             num_gpus: (J,) GPUs of each job.
             burst: (J,) index of each job's burst, from `characterise.repeats.bursts`.
         """

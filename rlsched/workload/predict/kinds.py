@@ -1,13 +1,11 @@
 """Choice of a run-time predictor by name, and predictions for a whole trace, cached on disk.
 
-Simulator and broker accept the same names. The default of a broker is the hedge, a mixture of several
-predictors. The default of a simulator is the hedge for traces with users, job names or commands, else the
-running mean. Without these data, rules perform no better with the hedge than with the running mean (`python
--m studies.policy.information confirm`).
+The default of a broker is the hedge, a mixture of several predictors. The default of a simulator is the hedge
+for traces with users, job names or commands, else the running mean: without these data, rules perform no
+better with the hedge (`python -m studies.policy.information confirm`).
 
-The default does not depend on the installed packages: if the hedge is needed and scikit-learn is missing, an
-error is raised. The hedge takes a minute or two for a hundred thousand jobs, so its predictions for a trace
-and a history are stored in the user's cache folder.
+The hedge takes a minute or two for a hundred thousand jobs. Its predictions are therefore stored in the
+user's cache folder.
 """
 
 from __future__ import annotations
@@ -69,9 +67,9 @@ def require(kind: str) -> None:
 def kind_for(trace: Trace, kind: str | None = None) -> str:
     """Return the kind of predictor for a trace (one of `KINDS`).
 
-    If `kind` is None and no job has a user, a name or a command, the result is the running mean. Otherwise
-    the result is as in `chosen_kind`. For the default, installed packages are not checked: call `require`
-    before the first prediction.
+    The result is the running mean if `kind` is None and no job has a user, a name or a command, otherwise
+    `chosen_kind(kind)`. The default is returned even if scikit-learn is missing: call `require` before the
+    first prediction.
 
     Raises:
         InputError: the kind is unknown, or the hedge was requested and scikit-learn is missing.

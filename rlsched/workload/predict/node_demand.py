@@ -14,7 +14,7 @@ from rlsched.errors import InputError
 Floats = NDArray[np.float64]
 
 SLOT_S: Final = 600.0
-"""Length of a slot, s: the CES service of Helios also decides every ten minutes (Hu et al., SC'21)."""
+"""Length of a slot, s, as in the CES service of Helios (Hu et al., SC'21)."""
 
 
 class DemandForecast(ABC):
@@ -35,7 +35,7 @@ class DemandForecast(ABC):
 
 @dataclass(frozen=True)
 class Persistence(DemandForecast):
-    """Forecast that the demand stays as in the last slot; earlier slots are not used."""
+    """Forecast that the demand stays as in the last slot."""
 
     @property
     def needs_slots(self) -> int:
@@ -47,11 +47,7 @@ class Persistence(DemandForecast):
 
 @dataclass(frozen=True)
 class TrailingMaximum(DemandForecast):
-    """Forecast that the highest demand of the last `window` slots occurs again.
-
-    This forecast needs no training. A gap of half an hour in a log, during which the demand seems to be 0,
-    does not change the forecast.
-    """
+    """Forecast that the highest demand of the last `window` slots occurs again."""
 
     window: int = 18
 

@@ -38,7 +38,7 @@ _FORGET_EVERY: Final = 20_000
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Data of a fit, independent of the predictor, so that another process can do the fit.
+    """Data of a fit. Another process can do the fit.
 
     Attributes:
         rows: N arrays (FEATURES,), the features of each job, in order of submission.
@@ -56,7 +56,7 @@ class TrainingSet:
     def features(self) -> Floats:
         """The rows as one (N, FEATURES) array.
 
-        The array is built here, and not in `Predictor.training`, because the broker waits for `training`.
+        Built on access, because the broker waits for `Predictor.training`.
         """
         return np.stack(self.rows)
 
@@ -86,9 +86,9 @@ class SubmissionForecast(NamedTuple):
 class Predictor:
     """Predicts the run time of submitted jobs, and learns from submissions, starts and ends.
 
-    Events must be passed in the order of time. The caller runs the fits, in the foreground or in the
-    background: `if p.fit_due(): p.install(p.training(now_s).fit())`. To continue in a later process, store
-    the experts' forecasts of each job, and pass them to `recall`; the hedge then has the same weights.
+    Pass events in the order of time. The caller runs the fits, in the foreground or in the background: `if
+    p.fit_due(): p.install(p.training(now_s).fit())`. To continue in a later process, store the experts'
+    forecasts of each job, and pass them to `recall`.
 
     Args:
         model: One of `MODELS`.
@@ -175,7 +175,7 @@ class Predictor:
         """Return the expected remaining run time of a job, s, given its age; None if the job does not run.
 
         The time is computed from the distribution predicted at submission, given that the job has reached its
-        age. Predictors that expected a run time above this age therefore count more.
+        age.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
@@ -197,7 +197,7 @@ class Predictor:
         return self._boosting is not None
 
     def fit_due(self) -> bool:
-        """Return whether enough jobs have ended since the last fit to make another fit due."""
+        """Return whether enough jobs have ended since the last fit for another fit."""
         return self._boosts and self._ended >= self.next_fit_jobs
 
     def training(self, now_s: float) -> TrainingSet:
@@ -211,7 +211,7 @@ class Predictor:
         return TrainingSet(features, np.where(ended, duration, now_s - start), ended, self._seed)
 
     def install(self, fitted: HazardModel | None) -> None:
-        """Use this fit of boosting for later forecasts; None: use the survival model instead of boosting."""
+        """Use this fit of boosting for later forecasts; None: use the survival model instead."""
         self._boosting = fitted
 
     def withdraw(self) -> None:

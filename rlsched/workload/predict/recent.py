@@ -13,7 +13,7 @@ from rlsched.workload.predict.quality import MIN_JOBS, quality
 LAST_JOBS: Final = 200
 WEEK_S: Final = 7 * 86400.0
 MAX_JOBS: Final = 5000
-"""Maximum number of ended jobs that are stored. If more jobs end in a week, only the latest count."""
+"""Maximum number of ended jobs that are stored, the latest ones."""
 
 
 class _Ended(NamedTuple):

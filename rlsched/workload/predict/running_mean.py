@@ -1,8 +1,4 @@
-"""Run times predicted from history: a running mean over the ended jobs, by VC and number of GPUs.
-
-The simulator uses `RunningMean` through `causal_predictions`, for a whole trace. The broker passes each ended
-job to a `RunningMean`.
-"""
+"""Run times predicted from history: a running mean over the ended jobs, by VC and number of GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from numpy.typing import NDArray
 from rlsched.workload.trace import Trace
 
 PRIOR_S = 1800.0
-"""Predicted run time while no job has ended yet, s; the value is between the medians of Helios and Philly."""
+"""Predicted run time while no job has ended yet, s: between the medians of Helios and Philly."""
 PRIOR_SPREAD = 2.0
 _PRIOR_WEIGHT = 3.0
 _FALLBACK_WEIGHT = 5.0
@@ -26,12 +22,12 @@ Key = tuple[str, int]
 class RunningMean:
     """Mean and spread of ln(run time) of the ended jobs with the same VC and number of GPUs.
 
-    The mean of a VC and a number of GPUs is shrunk towards the mean of all jobs with this number of GPUs.
-    That mean is shrunk towards the mean of all jobs, which is shrunk towards a prior (`PRIOR_S`,
-    `PRIOR_SPREAD`). A mean of k jobs has weight k, the wider mean has weight 5, and the prior has weight 3.
+    Each mean is shrunk towards the next wider one: by VC and number of GPUs, by number of GPUs, of all jobs,
+    prior (`PRIOR_S`, `PRIOR_SPREAD`). A mean of k jobs has weight k, the wider mean weight 5, and the prior
+    weight 3.
 
     Because of the logarithm, a single job of several weeks does not dominate the mean. The prediction
-    exp(mean) is a median, and the spread is the standard deviation of ln(run time / prediction).
+    exp(mean) is a median.
     """
 
     def __init__(self) -> None:
@@ -46,7 +42,7 @@ class RunningMean:
         return dict(self._sums)
 
     def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """Replace all sums by `sums`, the value of this property in an earlier running mean."""
+        """Replace all sums by `sums`, read from an earlier running mean."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:
@@ -80,8 +76,7 @@ def causal_predictions(
         end_s: (J,) end of each job in the history, seconds, nan if it never ended.
 
     Returns:
-        (J,) predicted run times in s, at most the user's limit, and (J,) spreads. The true duration of a job
-        influences only the predictions for jobs that are submitted at its end or later.
+        (J,) predicted run times in s, at most the user's limit, and (J,) spreads.
     """
     model = RunningMean()
     ended: list[tuple[float, int]] = []
@@ -101,8 +96,8 @@ def causal_predictions(
 def own_spread(trace: Trace, end_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the (J,) spread of the trace's own predictions, as known when each job is submitted.
 
-    The spread is the root mean square of ln(true / predicted). It is computed from a prior value, and from
-    the jobs with predictions. Only jobs that ended before the submission count.
+    The spread is the root mean square of ln(true / predicted), computed from a prior value and from the jobs
+    with predictions that had ended by then.
 
     Args:
         trace: J jobs with predictions.

@@ -1,9 +1,9 @@
 """The survival model: hazards by bin (range of run times) and key (a group of similar jobs).
 
 The hazard of a bin is the number of jobs that ended in the bin, divided by the number of jobs at risk: jobs
-that reached the bin (Kaplan and Meier, 1958). A running job counts as at risk in the bins that it has
-outlived. Without running jobs, run times would be underestimated, because short jobs end first. The hazards
-of a key with few jobs are shrunk towards the next wider key, and the weights of old jobs decay.
+that reached the bin (Kaplan and Meier, 1958). A running job is at risk in the bins that it has outlived.
+Without running jobs, run times would be underestimated, because short jobs end first. The hazards of a key
+with few jobs are shrunk towards the next wider key, and the weights of old jobs decay.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ The weight at level `user` is the highest, because jobs of one user vary more th
 """
 _PULLS: Final = np.array(PULL_JOBS)
 MAX_KEYS: Final = 30_000
-"""Maximum number of keys stored. The keys whose last start is the oldest are removed first. The limit is
-necessary, because each job whose name contains a time has new keys.
+"""Maximum number of keys stored. The keys whose last start is the oldest are removed first. A limit is
+needed, because job names that contain a time give new keys.
 """
 MAX_RUNNING: Final = 64
-"""Of the running jobs of a key, at most this number count: the jobs that started last."""
+"""Maximum number of running jobs of a key that are used: the jobs that started last."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
 _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
 _NARROW_FROM: Final = LEVELS.index("user")
@@ -45,9 +45,8 @@ def _near_bins() -> Floats:
 
     Index 0 of the second axis is the number of ended jobs, index 1 the number of jobs at risk, in each bin.
 
-    The next job of a narrow key usually ends in a bin close to this job's bin, and seldom in the same bin. An
-    end is therefore spread over its bin and the adjacent bins, as by two random steps. In each step, the bin
-    and the two adjacent bins have probability 1/3 each.
+    The next job of a narrow key often ends in an adjacent bin. An end is therefore spread by two random
+    steps; in each, the bin and the two adjacent bins have probability 1/3 each.
     """
     step = np.zeros((BINS, BINS))
     for bin_ in range(BINS):
