@@ -1,4 +1,4 @@
-"""Registers the environment with Gymnasium. `import rlsched` calls `register` if Gymnasium is imported."""
+"""Registers the environment with Gymnasium."""
 
 from __future__ import annotations
 

@@ -124,11 +124,7 @@ class AttemptTable:
 
 
 def needs_log(trace: Trace, rules: RunRules) -> bool:
-    """Return whether the run needs a log even if the scheduler does not preempt.
-
-    A run needs a log if jobs or nodes can fail, or if jobs depend on other jobs or are in arrays with a
-    limit.
-    """
+    """Return whether the run needs a log of attempts even if the scheduler does not preempt."""
     columns = ("fail_after_s", "depends_on", "array_limit")
     return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
 
@@ -283,7 +279,7 @@ def _events(node_events: tuple[NodeEvent, ...]) -> Records:
 
 
 class Placements(Sequence[tuple[int, ...]]):
-    """Sequence of the GPUs of J jobs, in two arrays. The tuple of the GPUs of a job is created on access.
+    """Sequence of the GPUs of J jobs, in two arrays.
 
     Attributes:
         at: (J + 1,) offsets: job k uses the GPUs `gpu[at[k]:at[k + 1]]`, in the order of allocation.
@@ -312,7 +308,7 @@ class Placements(Sequence[tuple[int, ...]]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, jobs: NDArray[np.intp]) -> Placements:
-        """Return the placements of these jobs, in this order; shares the data if all jobs are selected."""
+        """Return the placements of these jobs, in this order."""
         if np.array_equal(jobs, np.arange(len(self))):
             return self
         counts = np.diff(self.at)

@@ -80,16 +80,13 @@ def second_0_of(spec: ClusterSpec, trace: Trace) -> datetime:
 def signals_of(
     spec: ClusterSpec, trace: Trace, last_s: float, asked: PricesAsked = NOTHING
 ) -> Integrals | None:
-    """Return the series of a cluster's electricity over the seconds of a trace.
+    """Return the series of a cluster's electricity over the seconds of a trace; None if there are no series.
 
-    The series are: the price, the carbon intensity, the relative price, the columns of its outlook
-    (`rlsched.energy.relative`), and the power limit in W. Policies follow either the price or the carbon
-    intensity. The relative price and its outlook are computed from the followed series, and are 0 after the
-    end of that series. After the end of the power limits, the last limit applies. If the policy reads details
-    of the price (`asked`), the `rates` of the result also have the rows from `rlsched_envs.sim.signals.RANK`
-    on.
-
-    Returns None if the cluster has no price, carbon intensity or series of power limits.
+    The series: price, carbon intensity, relative price, the columns of its outlook
+    (`rlsched.energy.relative`), and power limit in W. The relative price and its outlook are computed from
+    the series that policies follow (price or carbon intensity), and are 0 after its end. The last power limit
+    applies until the end. If the policy reads details of the price (`asked`), the rows
+    `rlsched_envs.sim.signals.RANK` and later are appended to the `rates`.
 
     Raises:
         InputError: a file cannot be read or does not cover the trace, or the wall-clock time of the trace's
@@ -143,7 +140,7 @@ def price_details(
     """Return the signal rows `RANK` and later for the steps `first` to `end` - 1 of a series.
 
     The shape is (ROWS_AHEAD - ROWS, end - first). Starts of steps (row `FROM`) are seconds after the start of
-    the series. Details that the policy does not read (`asked`) are 0.
+    the series. Details outside `asked` are 0.
     """
     found = np.zeros((ROWS_AHEAD - ROWS, end - first))
     found[FROM - ROWS] = np.arange(first, end) * series.step_s

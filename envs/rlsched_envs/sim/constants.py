@@ -16,16 +16,14 @@ RECORDS: Final[Any] = compile_time("RECORDS")
 """Whether the run records its costs at each instant (`loop.Curve`)."""
 
 PHYSICS: Final[Any] = compile_time("PHYSICS")
-"""Whether models determine the speed and power of jobs. If not, jobs run as recorded in the trace, and only
-decisions can use models.
-"""
+"""Whether models determine the speed and power of jobs. If not, jobs run as recorded in the trace."""
 
 MOVED: Final = 0
 FINISHED: Final = 1
 NEED_SLOTS: Final = 2
 STOPPED: Final = 3
 NEED_ROOM: Final = 4
-"""Result: the attempt log is full. Replace the log by `grown_log(log)`, then continue the run."""
+"""Result: the attempt log is full. Replace it by `grown_log(log)`, then continue the run."""
 DIALS_DUE: Final = 6
 """Result: the caller must set the dials (numbers that adjust the rule). Call `turn_due`, set the dials, then
 continue the run.

@@ -1,4 +1,4 @@
-"""Copies the state of a cluster with its live jobs into a simulated run, which continues from this state."""
+"""Copies the state of a cluster with its live jobs into a simulated run."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from rlsched_envs.sim.attempt_arrays import CANCELLED, HELD_BACK, LEFT_OUT, LET_
 
 @kernel
 def may_enter(log: AttemptArrays, row: int) -> bool:
-    """Return whether the dependencies of a job are met, and its job array is below the array's limit."""
+    """Return whether the dependencies of a job are met, and its job array is below its limit."""
     if log.jobs.waits_for[row] > 0:
         return False
     a = log.jobs.array[row]

@@ -1,7 +1,6 @@
 """Replays a trace on a cluster, with a compiled rule or with any `Scheduler`.
 
-The run logs all attempts if jobs can be interrupted or can become eligible after their submission. Otherwise
-each job runs once, its end is known when it starts, and no log is needed.
+The run logs all attempts if jobs can be interrupted or can become eligible after their submission.
 """
 
 from __future__ import annotations
@@ -88,20 +87,19 @@ def predict_trace(
 ) -> PredictedTimes:
     """Return predicted run times, the same for all policies of a comparison.
 
-    With `oracle`, the predictions are the true run times. Otherwise, a job keeps the prediction in the trace,
-    if there is one, and a predictor predicts the other jobs. The *reference history* is a replay of the trace
-    on this cluster under `fifo-backfill`. When a job is submitted, the predictor knows the jobs that have
-    ended by then in this history. If a prediction of the trace has no spread, the spread is computed from the
-    errors of the trace's earlier predictions.
+    With `oracle`, the predictions are the true run times. Otherwise, predictions in the trace are kept, and a
+    predictor predicts the other jobs. The *reference history* is a replay of the trace on this cluster under
+    `fifo-backfill`. When a job is submitted, the predictor knows the jobs that have ended by then in this
+    history. A missing spread is computed from the errors of the trace's earlier predictions.
 
     Args:
         trace: J jobs.
         spec: The cluster.
         oracle: Whether to use the true run times.
-        recorded_until_s: Jobs submitted before this time end in the reference history as recorded in the
-            trace: at submission + recorded queueing delay (0 if unknown) + duration. `fifo-backfill` runs
-            only the later jobs. Set this time if the cluster is scaled to the load of a window of the trace:
-            with the earlier jobs, such a cluster would be overloaded, or almost idle.
+        recorded_until_s: Jobs submitted before this time end in the reference history at submission +
+            recorded queueing delay (0 if unknown) + duration. `fifo-backfill` runs only the later jobs. Set
+            this time if the cluster is scaled to the load of a window: the earlier jobs could overload such a
+            cluster.
         kind: The predictor, one of `rlsched.workload.predict.kinds`.
         progress: Called with the progress of the predictor.
 
@@ -157,18 +155,16 @@ class Engine:
         predictions: Predicted run time of each job; default: `predict_trace`.
         oracle: Whether to use true run times if no predictions are given.
         fixed_end_s: (J,) time at which each job ended in a broker's run, to repeat that run; nan: the job
-            ends at start + duration. With fixed ends, models predict speeds, as in the broker, but do not
-            change the ends of jobs, and no energy is computed. A job has only the workload that its column
-            `workload` names, and only the cores that it requests. The run time of a job refers to the GPUs
-            that the job gets.
+            ends at start + duration. With fixed ends, models only inform decisions, as in the broker, and no
+            energy is computed. A job has only the workload in its column `workload`, and only the cores that
+            it requests.
         end_order: (J,) jobs that end at the same time end in ascending order of this value. None: in the
             order of the trace.
         keep_placements: Whether to store the GPUs of each job.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
         seen: Observations of a broker as (time, observation), ascending: speeds of jobs that shared GPUs, and
-            GPU memory of jobs. Decisions made at the time of an observation already use the observation.
-            Requires `models` and `fixed_end_s`.
+            GPU memory of jobs. Decisions at this time already use them. Requires `models` and `fixed_end_s`.
 
     Attributes:
         trace, spec: The arguments.
@@ -297,7 +293,7 @@ class Engine:
 
     @property
     def log(self) -> AttemptArrays | None:
-        """The attempt log; None if jobs cannot be interrupted, so that each job runs once."""
+        """The attempt log; None if jobs cannot be interrupted."""
         log: AttemptArrays | None = self.arrays.log
         return log
 
@@ -311,9 +307,8 @@ class Engine:
 
         Args:
             rule: The rule; it must have the engine's order.
-            until_started: (J,) mask of jobs. The run stops soon after these jobs have started, because their
-                ends are known then. If jobs can be interrupted, the run stops soon after these jobs have
-                ended. None: the run does not stop early.
+            until_started: (J,) mask of jobs. The run stops soon after these jobs have started or, if jobs can
+                be interrupted, soon after they have ended. None: the run does not stop early.
         """
         run = self.begun_by(rule)
         stop = self._stop(until_started)
@@ -601,8 +596,7 @@ class Engine:
 class _Stop:
     """Checks now and then whether all `wanted` jobs are done, so that the run can stop early.
 
-    If `wanted` is None, the run does not stop early. Jobs that are done stay done, so each check starts at
-    the first job that was not done at the last check.
+    If `wanted` is None, the run does not stop early.
 
     Attributes:
         next_look_row: Number of arrived jobs at which the next check is due.

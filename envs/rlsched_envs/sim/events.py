@@ -1,7 +1,7 @@
 """Compiled events of a run. At one instant, jobs end first, then nodes change, then jobs enter the queue.
 
-Jobs that become eligible enter the queue before new submissions; among equals, the order of the trace counts.
-True durations (`TRUTH` records) are used only to simulate events, not as inputs of policies.
+Jobs that become eligible enter the queue before new submissions, in the order of the trace. True durations
+(`TRUTH` records) are never inputs of policies.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _try_again(sim: SimArrays, slot: int) -> None:
-    """Requeue a job that failed, after the end of its attempt has been logged."""
+    """Requeue a job that failed. The end of its attempt must be logged."""
     give_back(sim, slot)
     sim.state.job.overhead_left_s[slot] = sim.log.jobs.restart_s[sim.progress.ends.row[slot]]
     queue.requeue(sim.state, slot, sim.progress.run[0].now_s)
@@ -204,8 +204,8 @@ def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int
 def _next_s(sim: SimArrays) -> float:
     """Return the time of the next event or requested call, never before now; infinite if there is none.
 
-    Node events that come after the last job has ended do not count. Node events before the first submission
-    are applied when the run starts.
+    Node events after the end of the last job are ignored. Node events before the first submission are due at
+    once.
     """
     run, r = sim.progress.run[0], sim.progress
     at_s = run.timer_s

@@ -1,12 +1,10 @@
 """Compiled functions that learn the speeds of two jobs on one GPU, after `WATCH_S` of observation.
 
-The choice of `WATCH_S`: frameworks report the time of iterations or batches, which take 0.05 to about 10 s,
-so 300 s are 30 of the slowest iterations. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over
-this time is small compared to `learning.REPEAT_SD`, the scatter between pairs of the same workloads.
-Therefore the simulation adds no measurement error.
+Frameworks report iterations or batches of 0.05 to about 10 s, so `WATCH_S` contains 30 of the slowest. Lucid
+(ASPLOS'23) profiles jobs for 200 s. The error of a mean over this time is small compared to the scatter
+between pairs of the same workloads (`learning.REPEAT_SD`), so the simulation adds no measurement error.
 
-The speed of a job that is limited by its CPU cores says nothing about its speed on the GPUs, and is not
-learned.
+The speed of a job that is limited by its CPU cores is not learned.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ WATCH_S: Final = 300.0
 
 @kernel
 def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
-    """Return whether a job's speed next to a co-tenant is not known yet, but can be learned.
-
-    The speed can be learned only if the workloads of both jobs are known.
-    """
+    """Return whether a job's speed next to a co-tenant is unknown, and both workloads are known."""
     mine, theirs = s.job.workload[slot], s.job.workload[other]
     if mine <= 0 or theirs <= 0:
         return False
@@ -45,8 +40,7 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     """Begin or end the observation of the jobs on GPU `g` after a change there.
 
-    If exactly two jobs are on the GPU, they are watched as a pair from now on; a pair that is already watched
-    stays watched. With one job, or with three or more, no pair is watched.
+    A pair is watched while exactly two jobs are on the GPU.
     """
     if x.books[0].learns == 0.0:
         return

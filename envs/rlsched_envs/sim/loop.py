@@ -1,8 +1,4 @@
-"""The compiled event loop: events advance the clock, and a rule decides at each instant.
-
-`for_run` compiles the loop for one rule, with or without attempt log, models of speed and power, and cost
-curve.
-"""
+"""The compiled event loop: events advance the clock, and a rule decides at each instant."""
 
 from __future__ import annotations
 
@@ -68,8 +64,7 @@ def _nothing_new(s: StateArrays, p: int) -> bool:
 def decide(sim: SimArrays, o: Any) -> None:
     """Make all decisions of one instant, partition by partition. Repeat this as long as jobs are preempted.
 
-    `o`: options that are passed to the functions of the rule: `RuleOptions`, or another tuple with a field
-    `start`.
+    `o`: options of the rule: `RuleOptions`, or another tuple with a field `start`.
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part

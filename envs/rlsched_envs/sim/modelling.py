@@ -35,7 +35,7 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 _MOST_MIB: Final = 2.0**40
 _MOST_CORES: Final = 1e6
 MOST_LUCK: Final = 2**53
-"""Seeds in `BOOKS.luck` are below this value, because a float represents each such integer exactly."""
+"""Seeds in `BOOKS.luck` are below this value: a float represents each such integer exactly."""
 
 
 class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,8 +45,8 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         workload_seed: Seed of the draws for `noise`, and of the workloads of jobs whose workload is not in
             the trace.
         assumed_scale: Factor for figures of the catalogue that are assumed, not measured.
-        noise: For a pair (two workloads on one GPU) that was not measured: whether the speeds deviate at
-            random from the formula.
+        noise: Whether speeds of pairs (two workloads on one GPU) that were not measured deviate at random
+            from the formula.
         learning: Whether predicted speeds of pairs follow observed speeds; no effect without `noise`.
         energy_weight: Weight of energy relative to time, 0 to 1, for policies that consider energy.
         power_cap_frac: Power cap of each GPU, as a fraction of the power limit of its board.
@@ -57,10 +57,9 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             last entry counts.
         node_power: Power of nodes without their GPUs.
         power_down: When idle nodes are put to sleep; None: all nodes stay on.
-        lends_cores: How CPU cores move between jobs, if the policy moves cores. True: idle cores are lent, as
-            in a broker. No job gets fewer cores than it requested, and a loan is withdrawn when another job
-            needs the cores. False: a job also gives up cores that it cannot use, and keeps additional cores
-            until it ends.
+        lends_cores: How CPU cores move between jobs, if the policy moves cores. True: idle cores are lent
+            until another job needs them, as in a broker; no job gets fewer cores than it requested. False: a
+            job gives up cores that it cannot use, and keeps additional cores until it ends.
     """
 
     workload_seed: int = 0
@@ -163,7 +162,7 @@ def _check_pair(pair: Observed, where: str) -> None:
 
 
 def _same_kind(kind: str, other: str) -> bool:
-    """Return whether two names mean the same GPU type. Names that are not in `GPU_FIGURES` must be equal."""
+    """Return whether two names mean the same GPU type. Names outside `GPU_FIGURES` must be equal."""
     found = canonical_kind(kind)
     return kind == other or (found != GENERIC and found == canonical_kind(other))
 
@@ -183,12 +182,12 @@ def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
 
 
 def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
-    """Return the (D,) GPU types to which the run times of jobs refer, by demand.
+    """Return for each of D demands the GPU type for which the run times in the trace hold.
 
-    A GPU type is an index in `kind_names`. Traces do not record this type. If a demand requests exactly one
-    type, the result is this type, otherwise the most common type of the cluster. For GPUs in MIG slices, the
-    result is the type of the whole GPU, which must be in `kind_names`. All entries are -1 if all nodes have
-    the same type and no slices.
+    A GPU type is an index in `kind_names`. Traces do not record this type. The result is the only type that
+    the demand requests, otherwise the most common type of the cluster. For MIG slices, it is the type of the
+    whole GPU, which must be in `kind_names`. All entries are -1 if all nodes have the same type and no
+    slices.
     """
     gpus: Counter[str] = Counter()
     for group in spec.nodes:
@@ -227,7 +226,7 @@ def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
 
 
 def job_keys(trace: Trace) -> NDArray[np.uint64]:
-    """Return the (J,) keys of the jobs for random draws. A key depends only on the job's ID."""
+    """Return the (J,) keys of the jobs for random draws, which depend only on the job's ID."""
     digests = [hashlib.blake2b(str(job).encode(), digest_size=8).digest() for job in trace.job_id]
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 
@@ -254,8 +253,7 @@ class LimitKept(NamedTuple):
 
     Attributes:
         capped_s: Time in which the limit lowered clocks, seconds.
-        exceeded_s: Time in which the power was above the limit, seconds. This happens if nodes, and jobs that
-            must not be preempted, draw more than the limit even at the lowest clocks.
+        exceeded_s: Time in which the power was above the limit, seconds.
         exceeded_j: Energy above the limit, joules.
     """
 

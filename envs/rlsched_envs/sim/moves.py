@@ -1,7 +1,6 @@
 """Compiled actions on jobs: `start` and `preempt`.
 
-The other functions are parts of these actions. They update the speed of running jobs, plan the end of a job
-again if its speed changes, and write the attempt log.
+The other functions are parts of these actions.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
 
 @kernel
 def _plan_end(sim: SimArrays, slot: int) -> None:
-    """Plan the end of a job at its current rate. This replaces the end that was planned before.
+    """Plan the end of a job at its current rate, in place of the end planned before.
 
     The job's work must be up to date (`physics.settle`).
     """
@@ -101,8 +100,8 @@ def hold_clocks(sim: SimArrays) -> None:
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
     """Start an attempt of the job in a slot, whose resources are allocated. Requires models.
 
-    If the job needs cores that were lent to other jobs on its nodes, the loans are withdrawn, and the other
-    jobs get slower. `work_s`: work of the attempt, seconds at full speed. `limit_s`: time limit, nan: none.
+    Lent cores that the job needs are withdrawn from other jobs, which get slower. `work_s`: work of the
+    attempt, seconds at full speed. `limit_s`: time limit, nan: none.
     """
     physics.begin(sim.progress, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
@@ -121,7 +120,7 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
 def settled_s(sim: SimArrays, slot: int) -> float:
     """Return the work that the current attempt of a running job has done, seconds at full speed.
 
-    With models, also adds the job's work and energy up to now to its accounts (`physics.settle`).
+    With models, also settles the job (`physics.settle`).
     """
     now_s = sim.progress.run[0].now_s
     if PHYSICS and sim.state.config[0].modelled:
@@ -158,7 +157,7 @@ def has_room(sim: SimArrays, jobs: int) -> bool:
 
 @kernel
 def log_start(sim: SimArrays, slot: int) -> None:
-    """Log the start of an attempt, and plan its end. The log must have room for one attempt (`has_room`)."""
+    """Log the start of an attempt, and plan its end. The log must have room (`has_room`)."""
     s, r, log = sim.state, sim.progress, sim.log
     row, now_s, jobs = r.ends.row[slot], r.run[0].now_s, sim.log.jobs
     at = log.counters[0].attempts
@@ -204,10 +203,9 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: 
     """Return the work of an attempt that later attempts need not repeat, seconds.
 
     A job with a checkpoint interval (`checkpoint_s`) keeps its work up to the last checkpoint; with the
-    interval 0, it keeps all its work. A job without an interval (nan) keeps all its work if it is preempted.
-    The job loses its work if it or its node fails, or if a co-tenant's fault stops the job. A job that
-    reaches its time limit is not started again, so it loses no work. `recorded`: whether the end of the job
-    is from a recorded run, so that its duration is unknown.
+    interval 0, it keeps all its work. A job without an interval (nan) keeps all its work if it is preempted,
+    and loses its work if the job, its node or a co-tenant fails. A job that reaches its time limit loses no
+    work. `recorded`: whether the end of the job is from a recorded run, so that its duration is unknown.
     """
     left_s = done_s if recorded else jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:
@@ -224,7 +222,7 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: 
 
 @kernel
 def log_end(sim: SimArrays, slot: int, reason: int) -> None:
-    """Log the end of the attempt in a slot, and add the work that the job keeps to its saved work."""
+    """Log the end of the attempt in a slot, and add the kept work to the job's saved work."""
     r, jobs, one = sim.progress, sim.log.jobs, sim.log.attempts
     row, now_s = r.ends.row[slot], r.run[0].now_s
     at = jobs.latest[row]
@@ -347,9 +345,9 @@ def note_start(sim: SimArrays, slot: int) -> None:
 def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.
 
-    Without an attempt log, the job keeps all its work, and the restart cost is added to `queued_s` at once.
-    The part of the previous restart cost that the job has not yet spent is subtracted. At the end of a run,
-    `queued_s` is therefore the sum over all jobs of JCT - duration, job-seconds.
+    Without an attempt log, the job keeps all its work. `queued_s` then increases by the restart cost, less
+    the part of the previous restart cost that the job has not yet spent. At the end of a run, `queued_s` is
+    the sum of JCT - duration, job-seconds.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)

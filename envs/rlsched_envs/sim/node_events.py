@@ -23,8 +23,8 @@ class NodeEvent(NamedTuple):
     Attributes:
         time_s: Time of the change, seconds of the trace.
         node: Index of the node in `ClusterSpec.expand`.
-        status: New status of the node. NODE_DOWN: its jobs are stopped and requeued. NODE_DRAINED: it accepts
-            no new jobs. NODE_UP: it accepts jobs again.
+        status: New status. NODE_DOWN: the node's jobs are requeued. NODE_DRAINED: the node accepts no new
+            jobs. NODE_UP: the node accepts jobs again.
     """
 
     time_s: float

@@ -2,13 +2,11 @@
 
 The jobs on the same GPUs are a *group*, identified by the first of these GPUs. A group changes when a job
 joins or leaves, or when its clock changes. The work and the energy of its jobs up to now are then *settled*
-(added to their accounts), and the ends of these jobs are planned again. Other jobs are not affected. The
-*rate* of a job is its speed relative to full speed. The end of a job that always has rate 1 is computed once:
-start + run time.
+(added to their accounts), and the ends of these jobs are planned again. The *rate* of a job is its speed
+relative to full speed.
 
-Three accounts of power must agree: cluster = jobs + idle. The cluster's account is computed from groups and
-nodes. A job's account is computed from its share of its group's power, and the idle account from nodes and
-from GPUs without jobs. `tests/property/test_conservation.py` checks this.
+The accounts of power must agree: cluster = jobs + idle. The three are computed separately, and
+`tests/property/test_conservation.py` compares them.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ from rlsched_envs.sim.signals import CARBON, PRICE, signal_between
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
-"""Number of bisections in the search for the clock under a power cap. They reduce the range of clocks to 1e-9
-of its width."""
+"""Number of bisections in the search for the clock under a power cap. The result has a relative error of
+1e-9."""
 ROUNDING: Final = 1e-9
-"""Relative rounding error of a sum of powers. A smaller excess of the power over the limit does not count."""
+"""Relative rounding error of a sum of powers. A smaller excess over the power limit is ignored."""
 DEMAND_S: Final = 900.0 / math.log(10.0)
 """Time constant of the demand meter (`_meter`), seconds."""
 
@@ -125,7 +123,7 @@ def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: floa
     """Add the cost of the power of nodes without jobs during a time span to `unused_cost`.
 
     Also passes the power of the other nodes to the demand meter, and counts how often an unused node gets a
-    job. A node is unused if all its GPUs are free, so all jobs of the cluster must use GPUs.
+    job. All jobs must use GPUs: a node is unused if all its GPUs are free.
     """
     watts, books = 0.0, x.books[0]
     if until_s <= since_s:
@@ -226,9 +224,8 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 def group_clock(s: StateArrays, g: int, now_s: float) -> float:
     """Return the SM clock of a group: the highest clock of its jobs, limited by the power cap of its GPUs.
 
-    Without a power cap, the clock is not lowered for `DWELL_S` after its last change. After that, the clock
-    can be lowered when a job joins or leaves the group. A power limit of the cluster lowers the clock at
-    once.
+    Without a power cap, the clock is not lowered for `DWELL_S` after its last change. A power limit of the
+    cluster lowers the clock at once.
     """
     clock = chosen_clock(s, g)
     if s.models.gpu.cap_w[gpu_kind(s, g)] < s.models.gpu.tdp_w[gpu_kind(s, g)]:
@@ -249,8 +246,8 @@ def group_cap(s: StateArrays, g: int) -> float:
 def _under_cap(s: StateArrays, g: int, clock: float) -> float:
     """Return the highest clock, up to `clock`, at which the GPUs of a group draw at most their power cap.
 
-    Assumes that the jobs are slowed down only by other jobs of this group. The result is at least
-    `MIN_CLOCK_FRAC`, or `clock` if that is lower. At this lowest clock the power can exceed the cap.
+    Assumes that only jobs of this group slow each other down. The result is at least `MIN_CLOCK_FRAC`, or
+    `clock` if that is lower, even if the power then exceeds the cap.
     """
     kind = gpu_kind(s, g)
     if _drawn_w(s, g, clock) <= s.models.gpu.cap_w[kind]:
@@ -267,7 +264,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Return the power of a group's first GPU at an SM clock, W, if no other group slows its jobs."""
+    """Return the power of a group's first GPU at an SM clock, W, without slowdown by other groups."""
     kind, added_w = gpu_kind(s, g), 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -369,9 +366,9 @@ def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
 def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
     """Compute each job's share of a group's GPUs, and its share of the busy time of these GPUs.
 
-    The utilisation of a group is 1 - product over the jobs of (1 - the job's own utilisation). Of two simple
-    formulas, this one was better on measured pairs (Lucid's pairs, RTX 3090): its mean absolute error is
-    0.10. The jobs' shares of the busy time are proportional to their own utilisations.
+    The utilisation of a group is 1 - product over the jobs of (1 - the job's own utilisation). Its mean
+    absolute error is 0.10 on measured pairs (Lucid's pairs, RTX 3090). The shares of the busy time are
+    proportional to the jobs' own utilisations.
     """
     work, kind, clock = x.work, gpu_kind(s, g), s.gpu.clock_frac[g]
     idle, alone = 1.0, 0.0

@@ -1,8 +1,8 @@
 """Simulates many futures of a live cluster, with the simulator's own loop and the active rule.
 
 `PlayForward` is registered as `futures` in the entry-point group `rlsched.forecasters`. A future starts from
-a copy of the state. The run times of running and waiting jobs are drawn, and arrivals resemble earlier hours
-and days. Nodes stay unchanged. The jobs of a future do not train predictors. A preempted job keeps its work.
+a copy of the state. Run times are drawn, and arrivals resemble earlier hours and days. Nodes stay unchanged.
+A preempted job keeps its work.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from rlsched_envs.sim.copied_state import PackedRun, fill, let_run, pack
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048
-"""Maximum number of live jobs of a future, in addition to the jobs that are live now. A future that exceeds
-this limit ends."""
+"""Maximum number of live jobs of a future, in addition to the jobs that are live now. A future ends at this
+limit."""
 MORE_ROWS: Final = 16_384
-"""Maximum number of arrivals in a future; a future that exceeds this limit ends."""
+"""Maximum number of arrivals in a future, which ends at this limit."""
 MANY: Final = 500
-"""With more waiting jobs than this, only half as many futures are simulated, because each takes longer."""
+"""With more waiting jobs, only half as many futures are simulated, because each takes longer."""
 _ROOM: Final = 256
 _HALF: Final = 0.5
 
@@ -58,10 +58,7 @@ class PlayForward:
         self._copies = _Copies()
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate futures of all live jobs.
-
-        If a hypothetical job `asked` is given, each future ends when this job starts.
-        """
+        """Simulate futures of all live jobs; with a hypothetical job `asked`, only until this job starts."""
         if asked is not None:
             world.state.demand_number(asked.demand)  # first: it can reallocate the arrays of the state
         live = self._copies.take(world)
@@ -103,15 +100,13 @@ class PlayForward:
         blocks: int = 0,
         ran_s: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """Return the (L,) starts and the (L,) ends of the live jobs in one future.
+        """Return the (L,) starts and the (L,) ends of the live jobs in one future; infinite if unknown.
 
-        `extra` is the row of a hypothetical job. If given, the results have one more entry for this job, the
-        last. The future ends when this job starts, so starts and ends of other jobs can be unknown
-        (infinite).
+        With the row of a hypothetical job, `extra`, the results have one more entry for this job, the last,
+        and the future ends when this job starts.
 
         Without `draws` no new jobs arrive. With `draws` the future ends after `blocks` x `BLOCK_S`, or at the
-        horizon if that is earlier, and `ran_s` (N,) has the run time of each recent job in this future; nan
-        if the run time is neither known nor drawn.
+        horizon if that is earlier. `ran_s`: (N,) run time of each recent job in this future, nan if unknown.
         """
         run, rule = self._copies.work.sim, world.rule
         go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
@@ -158,14 +153,12 @@ class PlayForward:
 def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
     """Fill in the starts and ends that are missing in stopped futures with times from longer futures.
 
-    A job that had not started when a future stopped gets its start and end from a longer future in which it
-    starts after this stop. A job that was running gets its run time from a longer future. In that future, the
-    job's run time must exceed the time that the job had run at the stop. If no longer future qualifies, the
-    missing times are the stop time.
+    A job that had not started at the stop gets its start and end from a longer future in which it starts
+    after the stop. A running job gets its run time from a longer future in which it runs longer than it had
+    run at the stop. If no longer future qualifies, the missing times are the stop time.
 
     Args:
-        start_s: (L, S) start of each job in each future. Infinite if the future stopped before the start;
-            these entries are filled in place.
+        start_s: (L, S) start of each job in each future, infinite if missing; filled in place.
         end_s: (L, S) ends, as `start_s`.
         stopped_s: (S,) time at which each future stopped; infinite if it ran to the horizon.
     """
@@ -190,8 +183,8 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""Pairs (n, blocks): every n-th future has a length of `blocks` x `BLOCK_S`. If several pairs apply to a
-future, the first one counts.
+"""Pairs (n, blocks): every n-th future has a length of `blocks` x `BLOCK_S`. The first pair that applies is
+used.
 """
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
@@ -267,8 +260,7 @@ class _LiveJobs(NamedTuple):
     def _first_predicted_s(self, world: World) -> Floats:
         """Return the (L,) median run times that were predicted at submission.
 
-        Later predictions already contain information from the other jobs of a burst. This information would
-        then count twice.
+        With later predictions, information from other jobs of a burst would be used twice.
         """
         said_s = self.job["predicted_s"].copy()
         rows = self._rows(world)
@@ -399,7 +391,7 @@ def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats 
 
 
 def _last_row(until_s: float) -> Records:
-    """Return a row whose arrival at `until_s` ends the future, even if the rule requests later calls."""
+    """Return a row whose arrival at `until_s` ends the future."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.submit_s, row.fixed_end_s, row.limit_s, row.shared_partition = until_s, np.nan, np.nan, -1
     row.duration_s = row.predicted_s = row.spread = row.pinned = 1
@@ -426,5 +418,5 @@ def _asked_row(
 
 
 def _within(time_s: Floats, until_s: float | Floats) -> Floats:
-    """Return the times, but infinity for each unknown time and each time after `until_s`."""
+    """Return the times; infinity in place of unknown times and of times after `until_s`."""
     return np.where(time_s <= until_s, time_s, math.inf)

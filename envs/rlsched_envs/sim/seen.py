@@ -1,6 +1,6 @@
 """Applies what a broker observed (speeds on shared GPUs, GPU memory) to a repetition of the broker's run.
 
-The event loop stops at each observation (`run.review_s`), as it does at each review of nodes that can sleep.
+The event loop stops at each observation (`run.review_s`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SeenMemory(NamedTuple):
 
 
 class Seen:
-    """Applies the observations of a broker to the cluster of a run, each at its time, with the broker's code.
+    """Applies the observations of a broker to the cluster of a run, each at its time.
 
     Args:
         state: The cluster, with models.

@@ -14,7 +14,7 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 PRICE: Final = 0
 CARBON: Final = 1
 """`PRICE` and `CARBON` are the rows of `ProgressArrays.signal` with the integrals of price and carbon
-intensity. Rows 2 and 3 have the price and the carbon intensity in each step.
+intensity. Rows 2 and 3 have their values in each step.
 """
 RATIO: Final = 4
 """Row of `ProgressArrays.signal` with the price relative to its mean. The next rows are the columns of
@@ -23,11 +23,10 @@ RATIO: Final = 4
 LIMIT: Final = RATIO + 1 + len(OUTLOOK)
 """Row of `ProgressArrays.signal` with the power limit, W."""
 ROWS: Final = LIMIT + 1
-"""Number of rows of the signal if the policy reads neither prices of the next hours nor ranks of prices."""
+"""Number of rows of the signal without the rows `RANK` and later."""
 RANK: Final = ROWS
-"""First of the further rows: rank of the price, start of the step in which the price applies, and sums of the
-prices of the next hours. See `price_rank`, `price_from_s` and `price_sums` in
-`rlsched.cluster.arrays.CONFIG`.
+"""First row of further details: rank of the price, start of the step in which the price applies, and sums of
+the prices of the next hours (`rlsched.cluster.arrays.CONFIG`).
 """
 FROM: Final = RANK + 1
 SUMS: Final = FROM + 1
@@ -35,7 +34,7 @@ ROWS_AHEAD: Final = SUMS + AHEAD_H
 
 
 def rows_of(asked: PricesAsked) -> int:
-    """Return the number of rows of `ProgressArrays.signal` if the policy reads these details of the price."""
+    """Return the number of rows of `ProgressArrays.signal` for a policy that reads these details."""
     return ROWS_AHEAD if any(asked) else ROWS
 
 
@@ -58,7 +57,7 @@ def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) ->
 
 @kernel
 def _is_as_before(x: ProgressArrays, k: int) -> bool:
-    """Return whether all rows that policies read are the same in step `k` and in the step before it."""
+    """Return whether all rows that policies read are the same in steps `k` - 1 and `k`."""
     same = True
     for row in range(RATIO, x.signal.shape[0]):
         same = same and x.signal[row, k] == x.signal[row, k - 1]

@@ -36,7 +36,7 @@ TRUTH: Final = np.dtype(
         ("dynamic_ratio", np.float64),  # as in `JOB`
     ]
 )
-"""Fields of a row. A row is a job of the run that can run on the cluster. Rows are in trace order."""
+"""Fields of a row: a job that can run on the cluster. Rows are in trace order."""
 
 OUTCOME: Final = np.dtype(
     [
@@ -60,7 +60,7 @@ ENDS: Final = np.dtype(
 )
 """Fields of a slot (place of a live job in the arrays), and fields of an entry of the heap of planned ends.
 
-Entry k of the heap does not belong to the job in slot k.
+Entry k of the heap need not belong to the job in slot k.
 """
 
 WORK: Final = np.dtype(
@@ -266,11 +266,7 @@ def pop_end(r: ProgressArrays) -> int:
 
 @kernel
 def forget_end(r: ProgressArrays, slot: int) -> None:
-    """Remove the planned end of the running job in a slot from the heap.
-
-    Searches the heap from the earliest end. The search is long only for an interrupted job, because the end
-    of another job is the first.
-    """
+    """Remove the planned end of the running job in a slot from the heap."""
     at = 0
     while r.ends.heap_slot[at] != slot:
         at += 1

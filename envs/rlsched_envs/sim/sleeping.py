@@ -1,8 +1,8 @@
 """Puts idle nodes to sleep and wakes them during a run, as the power-down services decide.
 
 Each set of interchangeable nodes has a power-down service, and each node has a power state
-(`rlsched.power_down`). The node statuses of the engine follow these states. The compiled event loop stops at
-each review: every `PowerDownPlan.review` seconds, and when a node has booted or powered down.
+(`rlsched.power_down`). The event loop stops at each review: every `PowerDownPlan.review` seconds, and when a
+node has booted or powered down.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Slept:
         wake_up_events: Number of reviews at which one or more sleeping nodes were woken.
         nodes_booted: Number of node boots from sleep.
         asleep_node_s: Node-seconds asleep, not counting the time in which nodes power down.
-        saved_j: Energy that the nodes would have used in addition if they had stayed on, joules.
+        saved_j: Energy saved compared to nodes that stay on, joules.
     """
 
     wake_up_events: int
@@ -69,7 +69,7 @@ class _PoweredSet:
         """Call the service, and apply its commands. Return whether a power state may have changed.
 
         `busy`: whether a job runs on each node of the set. `waiting`: number of nodes that waiting jobs need.
-        `paused`: number of nodes that paused jobs need. A paused job waits for a lower price.
+        `paused`: number of nodes for jobs that wait for a lower price.
         """
         states = self.states
         states.advance(now_s)
@@ -82,7 +82,7 @@ class _PoweredSet:
         return bool(done or commands)
 
     def statuses(self, now_s: float) -> NDArray[np.int32]:
-        """Return the node statuses for the engine; a node that is powering down counts as drained."""
+        """Return the node statuses for the engine; a node that is powering down is drained."""
         states = self.states
         off = (states.state == NodeState.ASLEEP) & (now_s < states.since_s + states.power.shutdown_s)
         return np.where(off, NODE_DRAINED, _STATUS[states.state]).astype(np.int32)
@@ -207,7 +207,7 @@ class SleepingNodes:
         return up
 
     def _end_if_stuck(self, sim: SimArrays, *, quiet: bool) -> None:
-        """Plan no more reviews if nothing can happen any more: jobs wait for resources that no node has."""
+        """Plan no more reviews if the waiting jobs need resources that no node has."""
         run = sim.progress.run[0]
         over = run.heap_len == 0 and run.next_row == sim.truth.shape[0] and np.isinf(self._due_s).all()
         self._stuck = self._stuck + 1 if over and quiet else 0

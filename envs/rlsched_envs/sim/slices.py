@@ -29,13 +29,12 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
     """Restrict the `gpu_type` of each job to slices with enough memory.
 
     If the scheduler chooses the type of slice, a job can use at most 90 % of the slice's usable memory (the
-    margin of `rlsched.models.memory`). If a job requests a type by name, the job can use all of this memory,
-    because the user knows how much memory the job needs.
+    margin of `rlsched.models.memory`). A job that requests a type by name can use all of it.
 
     Args:
         trace: J jobs.
         spec: The cluster, with slices.
-        models: The models of the run, which assign a workload, and so a need of memory, to each job.
+        models: The models of the run, which give the memory that each job needs.
     """
     kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
     catalogue = models.catalogue()
@@ -64,7 +63,7 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
 
 
 def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
-    """Return whether a job that needs this memory can use a GPU of this type; whole GPUs always suffice."""
+    """Return whether a GPU of this type has this memory; whole GPUs always suffice."""
     cut = slice_of(kind)
     if cut is None:
         return True

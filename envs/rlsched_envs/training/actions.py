@@ -1,4 +1,4 @@
-"""Spaces of the environments, and checks of actions before a compiled kernel gets them."""
+"""Spaces of the environments, and checks of actions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ _SHOWN = 60
 
 
 EARLIER_SIZES: Final = ((56, 9),)
-"""(number of columns, number of dials) of models of earlier versions. Such models can be served, and set only
-the first dials.
-"""
+"""(number of columns, number of dials) of models of earlier versions, which set only the first dials."""
 
 
 def spaces(columns: int = NUM_COLUMNS, dials: int = NUM_DIALS) -> tuple[gym.spaces.Box, gym.spaces.Box]:
@@ -62,8 +60,8 @@ def _array(actions: Any, expected: str) -> NDArray[Any]:
 
 
 FOR_SB3 = ("episode", "terminal_observation")
-"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 sets itself. For other environments, the wrappers
-`RecordEpisodeStatistics` and `Monitor` add `episode`."""
+"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 sets; wrappers of other environments add
+`episode`."""
 
 
 def check_live(live: NDArray[np.bool_]) -> None:

@@ -28,8 +28,7 @@ def stack(episode: Any, count: int) -> Any:
 def stack_run(one: SimArrays, count: int) -> SimArrays:
     """Return a batch of `count` copies of a run.
 
-    Arrays that no run changes exist only once: the properties of workloads, the cost table of the queue
-    order, and the network that sets dials.
+    Arrays that no run changes exist only once.
     """
     shared, made = one.state, stack(one, count)
     models = shared.models._replace(trait=stack(shared.models.trait, 1))
@@ -72,10 +71,7 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
 
 @kernel
 def view_run(b: SimArrays, k: int) -> SimArrays:
-    """Return run `k` of a batch as views, without copies.
-
-    Arrays that exist once for the whole batch (see `stack_run`) are passed on unchanged.
-    """
+    """Return run `k` of a batch as views. Arrays of the whole batch (`stack_run`) are passed on."""
     s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(
         i.slot[k],

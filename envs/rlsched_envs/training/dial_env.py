@@ -45,13 +45,13 @@ class DialFleet:
         objective: Defines the rewards.
 
     Attributes:
-        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. Two arrays
-            are used in turn: the step after the next one overwrites this array.
+        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. The step
+            after the next one overwrites this array.
         rewards: (N,) float32, rewards of the last step.
         dones: (N,) bool, whether the episode of each cluster ended in the last step.
         live: (N,) bool, whether each cluster has an episode that has started and not ended.
         penalties: (NUM_TERMS,) penalty for each bound of the objective, in episodes that start from now on.
-            -1: `PENALTY` x the excess over the bound in the episode is added to the cost.
+            -1: `PENALTY` x the episode's excess over the bound is added to the cost.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class DialFleet:
     def reseed(self, seed: int | None) -> None:
         """Restart the random draws of all clusters with this seed; None: with a random seed.
 
-        A random seed is drawn only when the next episode starts. Copies made before this get other seeds.
+        A random seed is drawn when the next episode starts. Copies made before get other seeds.
         """
         self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
@@ -249,8 +249,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     """A GPU cluster on which a rule decides. The agent sets the rule's dials.
 
     **Episode.** A window (part) of a trace on a small cluster, with models of speed and power (`Drawn`). The
-    rule starts jobs, lets them share GPUs, preempts them and sets clocks. The agent sets dials, which adjust
-    how the rule weighs these actions.
+    rule starts jobs, lets them share GPUs, preempts them and sets clocks. The dials adjust how the rule
+    weighs these actions.
 
     **Observation.** Box (F,) float32, -3 to 3: F = 68 named features of waiting, running and arriving jobs,
     of the accuracy of predictions, of the permitted actions, and of the price of electricity
@@ -263,27 +263,26 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     **Reward.** The reference is a run of the same window by the same rule with all dials at 0. The excess
     cost of the agent's run, up to now, is 100 x ((1 - w) x (time - reference's time so far) / (reference's
     total time in the system) + w x (energy - reference's energy so far) / (reference's total energy)). w is
-    the weight of energy. The reward is by how much the excess cost has decreased since the last step. The
-    return is thus the saving in per cent; with all dials at 0 it is exactly 0. With prices
-    (`Drawn.slack_fracs`), money takes the place of energy, and only time beyond a job's slack (the delay that
-    its user accepts) counts (`rlsched_envs.training.dial_episode`).
+    the weight of energy. The reward is the decrease of the excess cost since the last step. The return is
+    thus the saving in per cent; with all dials at 0 it is exactly 0. With prices (`Drawn.slack_fracs`), money
+    takes the place of energy, and time is only the part beyond a job's slack (the delay that its user
+    accepts).
 
-    Another `objective` replaces this cost by its own terms, weights and bounds (`rlsched.objective`). If the
-    ratio of a term to the reference exceeds the bound of the term in an episode, 5 x the excess is added to
-    the cost.
+    Another `objective` has its own terms, weights and bounds (`rlsched.objective`). If the ratio of a term to
+    the reference exceeds the term's bound in an episode, 5 x the excess is added to the cost.
 
     **Termination.** An episode terminates when the last job of the window has ended. It is never truncated. A
     step before the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
 
     **Draws.** `reset(seed=...)` determines the windows. Without a seed, each environment draws other windows,
-    as does each copy made before the first `reset`. Pickles and deep copies made later continue exactly from
-    the state of the original.
+    as does each copy made before the first `reset`. Later copies continue exactly from the state of the
+    original.
 
     **Info.** At the end of an episode, `info["schedule"]` contains mean delay and JCT in seconds and energy
-    in joules, for the agent and for the reference. With prices, only the parts of delays beyond the slack
-    count. If the objective has classes of jobs, delays and run times are multiplied by the weights of the
-    classes. `info["ratios"]` has the ratio of each term (`rlsched.objective.TERMS`) to the reference; 1 for
-    terms that the run does not record.
+    in joules, for the agent and for the reference. With prices, a delay is only the part beyond the slack. If
+    the objective has classes of jobs, delays and run times are multiplied by the weights of the classes.
+    `info["ratios"]` has the ratio of each term (`rlsched.objective.TERMS`) to the reference; 1 for terms that
+    the run does not record.
 
     Args:
         trace: Trace to draw windows from, or its file; default: 20,000 synthetic Helios-like jobs.
@@ -373,7 +372,7 @@ def sources_of(
     cluster: ClusterSpec | str | Path | None = None,
     sources: Sequence[EpisodeSource] | None = None,
 ) -> Sequence[EpisodeSource]:
-    """Return the sources of windows: `sources`, or else the trace with its cluster.
+    """Return the sources of windows: `sources`, or the trace with its cluster.
 
     If no argument is given, the source is a synthetic trace of 20,000 jobs.
 

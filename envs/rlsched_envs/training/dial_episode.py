@@ -1,8 +1,7 @@
 """Compiled episodes in which the caller sets the dials (numbers that adjust how a rule weighs its actions).
 
-The rule first runs the window with all dials at 0. The cost curve of this run is the reference. Then the
-window runs again. Whenever the dials are due, the run stops and returns an observation and the cost so far,
-and the caller sets the dials.
+The rule first runs the window with all dials at 0, for the reference costs. Then the window runs again, and
+stops whenever the dials are due.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
     """Return whether point `at` + 1 of the reference's cost curve belongs to the cost up to `now_s`.
 
-    Of several points at exactly `now_s`, only the first one belongs to this cost, because the later ones
-    include preemptions that were decided at this instant.
+    Of several points at exactly `now_s`, only the first one does: the later ones include preemptions that
+    were decided at this instant.
     """
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
@@ -81,14 +80,11 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the excess cost up to now over the reference, in per cent of the reference's total cost.
 
     The result is the sum, over the terms of the objective (`rlsched.objective`), of 100 x (weight + penalty
-    of the bound) x (term - reference's term so far) / (reference's final term + offset). If the penalty is
-    -1, `PENALTY` x the excess over the bound is added in place of the penalty's part.
+    of the bound) x (term - reference's term so far) / (reference's final term + offset). A penalty of -1 adds
+    `PENALTY` x the excess over the bound instead.
 
-    With prices of electricity, energy that the run has saved so far is only postponed. This energy is
-    therefore charged at the mean price of about a day.
-
-    `over`: whether all jobs have ended. Then no energy is postponed, and the final terms of the reference are
-    subtracted.
+    With prices of electricity, energy that the run has saved so far is only postponed. It is therefore
+    charged at the mean price of about a day, unless all jobs have ended (`over`).
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):
@@ -133,8 +129,7 @@ def _mean_price(sim: SimArrays) -> float:
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
     """Run the reference, rewind, and advance until dials are due. Return whether dials are due.
 
-    Returns False if dials are never due, or if the reference has more instants than its cost curve has room
-    for.
+    Also returns False if the reference has more instants than its cost curve has room for.
     """
     rewind(sim)
     curve.length[0], account.at, account.cost = 0, 0, 0.0

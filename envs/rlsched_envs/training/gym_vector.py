@@ -29,9 +29,8 @@ Flags = NDArray[np.bool_]
 class ClusterVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
     """N independent clusters: `gymnasium.make_vec("rlsched/Cluster-v0", num_envs=N)`.
 
-    The clusters step together, like the environments of a `SyncVectorEnv`. After the end of an episode, the
-    next step of this cluster only starts another episode. This step ignores the action, and its reward is 0
-    (`AutoresetMode.NEXT_STEP`). See `dial_env.ClusterEnv` for a single cluster and for the other arguments.
+    The clusters step together, with `AutoresetMode.NEXT_STEP`. See `dial_env.ClusterEnv` for a single cluster
+    and for the other arguments.
 
     Args:
         num_envs: Number of clusters.

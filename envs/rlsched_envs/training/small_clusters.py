@@ -1,7 +1,4 @@
-"""Creates the arrays of small simulated clusters once, and loads each new window into them.
-
-Each cluster has one partition.
-"""
+"""Creates the arrays of small clusters of one partition once, and loads each new window into them."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ from rlsched_envs.training.tariffs import Tariff
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of windows: the types with the most data in the catalogue."""
 AS_MADE_FRAC: Final = 0.3
-"""Fraction of windows that keep the source's own predictions if predictions can also be drawn."""
+"""Fraction of windows with the source's own predictions if predictions can also be drawn."""
 SHORT_JOB_S: Final = 2 * 3_600.0
 SHORT_SLACK_S: Final = 6 * 3_600.0
 LONG_SLACK_S: Final = 86_400.0
-"""Slack (accepted delay) of jobs that have slack: 6 h if a job is predicted to run for less than 2 h,
-otherwise 24 h, as in GAIA (ASPLOS'24). No public trace contains slacks.
+"""Slack (accepted delay) if a job is predicted to run for 2 h or more; shorter jobs have a slack of 6 h, as
+in GAIA (ASPLOS'24).
 """
 _THINNED_TRIES: Final = 20
 LOAD_ERROR: Final = 0.15
@@ -49,26 +49,26 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         load_high: Upper bound of the offered load.
         nodes_low: Lower bound of the number of nodes.
         nodes_high: Upper bound of the number of nodes.
-        block_jobs: If above 0, a window is composed of blocks of this many successive jobs. Blocks are drawn
-            at random, with replacement, and joined in time, so that windows rarely repeat. A job keeps its
-            prediction and its time since the previous job. 0: a window is one part of the trace.
+        block_jobs: If above 0, a window is composed of blocks of this many successive jobs, drawn at random
+            with replacement. A job keeps its prediction and its time since the previous job. 0: a window is
+            one part of the trace.
         known_low: Lower bound of the correlation between a window's predictions and its true run times.
-        known_high: Upper bound of this correlation. For each window, a correlation is drawn uniformly, and
-            then predictions with this correlation (`predict.informed`). If `known_high` is 0, or the source
-            does not support this, the source's own predictions are used.
-        preemptible_fracs: Choices for the fraction of jobs that may be preempted. In windows with prices, the
-            fraction applies to the jobs without slack; all jobs with slack may be preempted.
+        known_high: Upper bound of this correlation, which is drawn uniformly for each window
+            (`predict.informed`). If `known_high` is 0, or the source does not support this, the source's own
+            predictions are used.
+        preemptible_fracs: Choices for the fraction of jobs without slack that may be preempted. All jobs with
+            slack may be preempted.
         restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
         restart_high_s: Upper bound of the restart cost.
         energy_weights: Choices for the weight of energy relative to time.
         kinds: Choices for the GPU type of a window's cluster, indices in `GPU_TYPES`.
-        mixed_frac: Fraction of windows whose cluster has all types in `kinds`: its nodes have these types in
-            turn, in a random order. Run times then refer to the first type.
-        thins: Whether windows keep the times of day at which jobs were submitted. If so, times are not
-            scaled. Jobs are drawn at random from a part of the trace that is long enough to give the load.
+        mixed_frac: Fraction of windows whose nodes have all types in `kinds` in turn, in a random order. Run
+            times then refer to the first type.
+        thins: Whether windows keep the times of day of submissions. If so, jobs are drawn at random from a
+            part of the trace that is long enough to give the load. If not, times are scaled.
         slack_fracs: Choices for the fraction of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`). If a
-            choice is above 0, each window has one of its source's tariffs. Its cost has money in place of
-            energy, and only the part of each delay beyond the slack.
+            choice is above 0, each window has one of its source's tariffs. The cost then has money in place
+            of energy, and only the part of each delay beyond the slack.
     """
 
     jobs: int = 1500
@@ -120,7 +120,7 @@ class EpisodeSource:
         weight: Weight of this source in draws, relative to other sources.
         gpus_per_node: GPUs per node.
         workload: (J,) index of each job's workload in the catalogue; None: unknown.
-        informed: Draws other predictions of the same jobs; None: not supported.
+        informed: Draws other predictions; None: not supported.
         tariffs: Prices of electricity from which windows get theirs.
         day_s: Time of day (UTC) of the trace's second 0, seconds; 0 if the trace has no origin.
         vc: (J,) virtual cluster (VC) of each job; None: unknown.
@@ -155,8 +155,8 @@ class EpisodeSource:
         Args:
             trace: All jobs.
             spec: The cluster of the trace.
-            since_s: Start of the part of the trace from which jobs are taken, seconds of the trace.
-            until_s: End of this part, seconds of the trace.
+            since_s: Start of the interval, seconds of the trace.
+            until_s: End of the interval, seconds of the trace.
             weight: Weight of the source in draws, relative to other sources.
             predictions: Predictions of all jobs of the trace; None: made by `predict_trace`.
 
@@ -242,9 +242,9 @@ def _seconds_of_day(origin: datetime | None) -> float:
 class EpisodeJobs(msgspec.Struct, frozen=True):
     """Jobs of one window: arrays with one entry per job.
 
-    Time 0 is the submission of the first job; in a thinned window (`Drawn.thins`), time 0 is the midnight
-    (UTC) before this submission. `nodes`: number of nodes of the window's cluster. `first`: index of the
-    window's first job in the source. `vc`: empty if the virtual clusters of the jobs are unknown.
+    Time 0 is the submission of the first job or, in a thinned window (`Drawn.thins`), the midnight (UTC)
+    before. `nodes`: number of nodes of the window's cluster. `first`: index of the window's first job in the
+    source. `vc`: empty if unknown.
     """
 
     submit_s: NDArray[np.float64]
@@ -300,7 +300,7 @@ def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
 def _thinned(
     source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw jobs from a part of a trace. The part is so long that the jobs give this load on these nodes.
+    """Draw jobs from a part of a trace that is long enough to give this load on these nodes.
 
     If the part has fewer than `jobs` jobs, a longer part and fewer nodes are used.
 

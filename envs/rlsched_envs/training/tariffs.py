@@ -18,15 +18,13 @@ from rlsched_envs.sim.bills import price_details
 from rlsched_envs.sim.signals import CARBON, FROM, LIMIT, PRICE, RATIO, ROWS, rows_of
 
 HORIZON_H: Final = 42 * 24
-"""Number of hours of prices that a window can use. After them, the price of the last hour continues."""
+"""Number of hours of prices that a window can use. Afterwards, the last price continues."""
 LEAST_DAYS: Final = 140
-"""Minimum length of a price series, days. It gives four weeks each to the parts for choosing and for
-confirming."""
+"""Minimum length of a price series, days: four weeks each for choosing and for confirming."""
 CONFIRMING_FRAC: Final = 0.2
 CHOOSING_FRAC: Final = 0.25
 BLOCK_DAYS: Final = 91
-"""`CONFIRMING_FRAC`, `CHOOSING_FRAC` and `BLOCK_DAYS` define how `split` divides the days of a price series.
-"""
+"""Length of a block of days in `split`."""
 _DAY_H: Final = 24
 _WEEK_H: Final = 7 * _DAY_H
 
@@ -39,8 +37,8 @@ class Tariff:
         name: Name for reports.
         begins: The first midnight, UTC.
         rows: (R, hours) values in each hour. Row 0: price, 0 or more, in any unit. Row 1: price relative to
-            the mean. Other rows: the columns of `rlsched.energy.relative.OUTLOOK`. The values of an hour
-            depend only on prices that are published by then.
+            the mean. Other rows: the columns of `rlsched.energy.relative.OUTLOOK`. The values of an hour use
+            only prices published by then.
         hourly: The hourly prices.
         known_ahead_s: How far ahead prices are known, seconds.
         first_day: First day on which a window can begin, counted from `begins`.
@@ -146,8 +144,8 @@ def split(tariffs: Sequence[Tariff]) -> TariffParts:
     """Split the days of each tariff into parts for training, choosing and confirming.
 
     The last `CONFIRMING_FRAC` of the days are for confirming. The days before are divided into equal blocks
-    of about `BLOCK_DAYS` days. The last `CHOOSING_FRAC` of each block is for choosing, and the rest for
-    training. Results are thus chosen on windows of all seasons, because prices of one season are too alike.
+    of about `BLOCK_DAYS` days. The last `CHOOSING_FRAC` of each block is for choosing, because prices of a
+    single season are too alike. The rest is for training.
     """
     training, choosing = [], []
     for one in tariffs:

@@ -30,8 +30,8 @@ class ClusterVecEnv(VecEnv):
         policy: The rule whose dials are set.
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, so that they can be compared.
         objective: Defines the rewards; a name or a file, as in `dial_env.ClusterEnv`.
-        copy: Whether observations are copies. Without copies, the array that `reset` or `step` returned is
-            overwritten two steps later. This is safe for Stable-Baselines3's rollouts, and faster.
+        copy: Whether observations are copies. If not, a returned array is overwritten two steps later, which
+            is safe for Stable-Baselines3's rollouts.
     """
 
     def __init__(

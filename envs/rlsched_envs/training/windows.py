@@ -1,7 +1,6 @@
 """Runs windows (parts of traces) on small clusters, by a rule whose dials the caller or a strategy sets.
 
-Strategies (networks that set dials) are trained and evaluated on windows. A window has the same jobs,
-predictions and random draws in every run.
+A window has the same jobs, predictions and random draws in every run.
 """
 
 from __future__ import annotations
@@ -71,16 +70,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: Name of the trace.
-        group: Name of the trace and of the part of the trace in which the window starts (with prices: name of
-            the tariff and quarter). Windows of a group can have jobs, or prices, in common.
+        group: Name of the trace and of the part in which the window starts (with prices: tariff and quarter).
+            Windows of a group can have jobs or prices in common.
         window: The jobs.
         kinds: Indices in `GPU_TYPES`: node n has the type `kinds[n % len(kinds)]`.
         energy_weight: Weight of energy relative to time, 0 to 1.
         preemptible_frac: Fraction of the jobs without slack that may be preempted.
         restart_s: Restart cost of a preempted job, seconds.
         key: Key of the random draws.
-        slack_frac: Fraction of the jobs that have slack (a delay that the user accepts). All jobs with slack
-            may be preempted.
+        slack_frac: Fraction of the jobs that have slack (a delay that the user accepts).
         tariff: Prices of electricity; None: the window has no prices.
         day: Day of the tariff on which the window begins.
     """
@@ -304,11 +302,10 @@ class Windows:
         """Run the rule, with dials set by a linear map or a network, on all or some windows.
 
         Args:
-            layers: Matrices as in `Strategy.layers`. If all weights are 0, the rule's settings stay
-                unchanged.
+            layers: Matrices as in `Strategy.layers`.
             which: Indices of the windows to run; None: all.
-            policy: Policy whose rule runs in place of the policy given at construction. Its rule must have
-                the same functions (`Steps`).
+            policy: Policy whose rule runs in place of the policy given at construction; it must have the same
+                functions (`Steps`).
 
         Returns:
             Array (n,) of dtype `COST`.
