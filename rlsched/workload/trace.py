@@ -246,7 +246,7 @@ def slack_s(trace: Trace) -> Floats:
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
     """Return `reasons`, with a reason added for each job that depends on a job that can never run.
 
-    A dependency `afternotok` on such a job is met. `reasons`: (J,) why each job can never run; "" if it can run.
+    A dependency `afternotok` on such a job is met. `reasons`: (J,) why each job can never run; "" if it can.
     """
     found = dependencies(trace)
     if not found or not (reasons != "").any():

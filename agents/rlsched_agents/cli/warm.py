@@ -74,7 +74,7 @@ def warm(
 def compile_for(policy: Policy) -> None:
     """Compile the kernels that a policy needs in a replay, and in a broker without models.
 
-    If the policy needs models or the true run times, only the kernels for a replay are compiled.
+    A policy that needs models or the true run times is compiled only for a replay.
 
     Raises:
         InputError: the policy cannot be loaded.

@@ -1,1 +1,1 @@
-"""Training and evaluation of strategies. A strategy sets dials: numbers that adjust settings of a rule."""
+"""Training and evaluation of strategies, which set dials: numbers that adjust settings of a rule."""

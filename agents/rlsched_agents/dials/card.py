@@ -40,8 +40,7 @@ def card_text(
         recipe: The recipe of the training.
         uses: How each trace was used.
         seed: Seed of the training.
-        priced: The recipe for the windows with prices, if the training had both windows with and windows
-            without prices; otherwise None.
+        priced: The recipe for windows with prices, if the training had both kinds of windows; otherwise None.
         objective: The objective of the training; None: the default objective.
         habits: Mean positions of the dials; None: not measured.
     """
@@ -162,8 +161,8 @@ def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
     """Return the (D,) dials if all columns are 0, and the (D, F) effects of the columns on the dials.
 
     The F columns are the observed features. Positions and effects are fractions of the dials' ranges. In a
-    linear strategy, the effect of a column on a dial is its weight. In a network, the effect is half of (the
-    dial if the column is 1) - (the dial if the column is -1), with all other columns at 0.
+    linear strategy, the effect of a column is its weight. In a network, it is half the difference of the dial
+    between column values 1 and -1, with all other columns at 0.
     """
     layers = strategy.matrices
     probes = np.vstack([np.zeros(NUM_COLUMNS), np.eye(NUM_COLUMNS), -np.eye(NUM_COLUMNS)])

@@ -2,9 +2,8 @@
 
 After Salimans et al., «Evolution Strategies as a Scalable Alternative to Reinforcement Learning» (2017), with
 the steps of Adam (Kingma, Ba, ICLR 2015). A pair of candidates is the mean plus and minus the same noise
-(antithetic). Both run on the same window with the same random numbers. Each pair runs on its own window: the
-gradient is better with many pairs that run on one window each than with few pairs that run on many windows
-each. With fewer pairs than weights, most of a step is chance, however precisely each pair is measured.
+(antithetic). Both run on the same window with the same random numbers. Each pair has its own window: many
+pairs on one window each give a better gradient than few pairs on many windows.
 """
 
 from __future__ import annotations
@@ -55,9 +54,7 @@ PRICED_COLUMNS: Final = (
     "running_slack",
 )
 PRICED_DIALS: Final = ("gpu_price", *PRICE_DIALS)
-"""`PRICED_COLUMNS` and `PRICED_DIALS` are the columns and dials of a linear strategy for windows with prices
-of electricity.
-"""
+"""Dials of a linear strategy that depend on `PRICED_COLUMNS` in windows with prices of electricity."""
 UNPRICED_DIALS: Final = tuple(name for name in RANGES if name not in PRICE_DIALS)
 
 
@@ -71,10 +68,9 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         spread: Standard deviation of the noise on each weight.
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.
-        averaged_frac: Fraction of the generations, counted from the end, whose weights are averaged. The mean
-            is the result.
+        averaged_frac: Fraction of the generations, counted from the end, whose mean weights are the result.
         patience: Number of generations after which evolution stops if its signal-to-noise ratio
-            (`Generation.signal`) is below the value that pure chance exceeds in one of ten cases.
+            (`Generation.signal`) is below the 90 % quantile of pure chance.
         dials: Dials that evolve; the others stay at 0.
         columns: Columns (observed features) on which the dials depend; empty: the dials are constants.
     """
@@ -93,9 +89,8 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def with_prices(self) -> EvolutionConfig:
         """Return a copy for windows with prices. Non-default `dials` or `columns` stay unchanged.
 
-        If `columns` is empty, all dials evolve as constants. With the default columns, `PRICED_DIALS` depend
-        on `PRICED_COLUMNS`, and the noise is halved, because columns of prices have larger values than
-        others.
+        By default, `PRICED_DIALS` depend on `PRICED_COLUMNS`, with half the noise, because columns of prices
+        have larger values. If `columns` is empty, all dials evolve as constants.
         """
         dials, columns, spread = self.dials, self.columns, self.spread
         if columns == COLUMNS:
@@ -118,11 +113,11 @@ class Generation(msgspec.Struct, frozen=True):
     A step is a tried setting, a generation of evolution, or a rollout of PPO.
 
     Attributes:
-        number: Index of this step in its stage; the first step has index 1.
+        number: Index of this step in its stage, from 1.
         cost: Cost relative to the reference. For a setting, and for the candidates of a generation: geometric
             mean over the windows. For a rollout of PPO: mean over the episodes that ended in the rollout.
-        signal: Signal-to-noise ratio of all pairs so far: (square of the mean gradient / the value of this
-            square that is expected by pure chance) - 1. 0: only chance. None: not measured.
+        signal: Signal-to-noise ratio of all pairs so far: (square of the mean gradient / its expected value
+            by pure chance) - 1. None: not measured.
         figures: Further figures for the training curves, by name.
     """
 
@@ -155,10 +150,7 @@ class Evolution:
 
     @property
     def result(self) -> Floats:
-        """(D, F + 1) mean weights of the last generations (`averaged_frac`).
-
-        Before the first of these generations, the current weights.
-        """
+        """(D, F + 1) mean weights of the last generations (`averaged_frac`); before, the current ones."""
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean
 

@@ -74,19 +74,13 @@ def habits_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Habits:
-    """Run windows under a strategy, and return the mean positions of its dials.
-
-    The arguments are the same as for `importance.importance_of`.
-    """
+    """Run windows as `importance.importance_of` does, and return the mean positions of the dials."""
     _, seen = played(fleet_of(policy, sources, drawn, seed, windows), strategy.matrices, seed)
     return habits_in(strategy, seen, windows)
 
 
 def habits_in(strategy: Strategy, seen: Floats, windows: int) -> Habits:
-    """Return the mean positions to which a strategy sets its dials for N observations, `seen` (N, F).
-
-    The columns `hour_sin` and `hour_cos` give the hour, and the column `price` gives the group of prices.
-    """
+    """Return the mean positions to which a strategy sets its dials for N observations, `seen` (N, F)."""
     dials = dials_of(strategy.matrices, seen, strategy.output) * np.array(list(RANGES.values()))
     angle = np.arctan2(seen[:, NAMES.index("hour_sin")], seen[:, NAMES.index("hour_cos")])
     hour = (np.round(angle / (2.0 * np.pi) * HOURS, 6) % HOURS).astype(np.intp)

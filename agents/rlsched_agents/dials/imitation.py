@@ -1,9 +1,8 @@
 """Trains a network to imitate strategies (teachers), before PPO improves it.
 
-Each teacher has its own windows, for example one has windows with prices, and one has windows without. In the
-first round, a teacher sets the dials in its windows. In later rounds, the network sets them, and learns what
-the teacher would have set (DAgger: Ross, Gordon, Bagnell, AISTATS 2011). The network therefore also learns
-what to do in states to which its own errors lead.
+Each teacher has its own windows. In the first round, a teacher sets the dials in its windows. In later
+rounds, the network sets them, and learns what the teacher would have set (DAgger: Ross, Gordon, Bagnell,
+AISTATS 2011).
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ ROUNDS: Final = 3
 EPOCHS: Final = 60
 BATCH: Final = 4096
 LEARNING_RATE: Final = 1e-3
-"""These constants define the training. In each of `ROUNDS` rounds, each teacher's windows run on `CLUSTERS`
-clusters for `STEPS` steps. After each round, the network is trained by `EPOCHS` passes over the observations
-of all rounds so far, in minibatches of `BATCH` observations.
+"""In each of `ROUNDS` rounds, each teacher's windows run on `CLUSTERS` clusters for `STEPS` steps. Each round
+ends with `EPOCHS` training passes over the observations so far, in minibatches of `BATCH` observations.
 """
 
 

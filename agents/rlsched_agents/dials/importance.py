@@ -1,9 +1,8 @@
 """Measures the importance of the columns (observed features) of a strategy on held-out windows.
 
 The importance of a column is how much less the strategy saves if the column has random values (permutation
-importance: Breiman, «Random Forests», Machine Learning 45, 2001). Whenever dials are set, the value of the
-column is replaced by one drawn at random from all its values in the windows. All other inputs, and the jobs,
-stay the same.
+importance: Breiman, «Random Forests», Machine Learning 45, 2001). The values are drawn from all values of the
+column in the windows.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 Floats = NDArray[np.float64]
 
 WINDOWS: Final = 24
-"""Default number of windows. Each window is simulated once unchanged, and once for each column in use."""
+"""Default number of windows. Each is simulated once unchanged, and once for each column in use."""
 _RESAMPLES: Final = 2000
 
 
@@ -33,8 +32,7 @@ class ColumnImportance(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Name of the column (`rlsched.decide.dials.observing.NAMES`).
-        lost: How much less is saved without the column, per cent of the cost with all dials at 0. Negative:
-            the strategy saves more without the column.
+        lost: How much less is saved with random values, per cent of the cost with all dials at 0.
         low, high: 95 % bootstrap interval of `lost` over the windows.
     """
 
@@ -132,8 +130,8 @@ def played(
         fleet: Clusters that run the windows.
         layers: Matrices of the strategy.
         seed: Seed from which the windows are drawn.
-        column: Index of the column that gets random values; -1: none.
-        values: (N,) values from which the values of `column` are drawn; None: no column gets random values.
+        column: Index of the column that gets random values; -1: no column.
+        values: (N,) values from which the values of `column` are drawn.
         draws: Random generator for these draws.
 
     Returns:
@@ -159,9 +157,7 @@ def played(
 
 
 def picture(found: Importance, most: int = 20) -> tuple[bytes, int, int]:
-    """Draw the importance as a bar chart, for the `most` most important columns.
-
-    Returns a PNG, and its width and height in pixels.
+    """Draw the `most` most important columns as a bar chart. Return a PNG, and its width and height, pixels.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -22,14 +22,14 @@ Floats = NDArray[np.float64]
 Layers = Sequence[Floats]
 
 LEAST_DELAY_FRAC: Final = 0.01
-"""Lower limit of a window's delay, as a fraction of the total run time of its jobs. Without the limit, a
-delay could be negative, because idle cores can make jobs faster.
+"""Lower limit of a window's delay, as a fraction of the total run time of its jobs. Idle cores can make jobs
+faster, so that a delay could be negative.
 """
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
-"""Number of runs per message to a worker process. A message with this many runs takes a second or less."""
+"""Number of runs per message to a worker process, which take a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
-"""The strategy that leaves all dials at 0, so that the policy's settings apply unchanged."""
+"""The strategy that leaves all dials at 0."""
 
 _pools: tuple[Windows, ...] = ()
 """Pools (sets) of windows that this worker process can run; empty outside of worker processes."""
@@ -42,10 +42,9 @@ def _use(pools: tuple[Windows, ...]) -> None:
 
 
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
-    """Run n tasks under a policy, and return the terms of the runs.
+    """Run n tasks under a policy, and return the (n, NUM_TERMS) terms of the runs.
 
-    A task is (index of a pool, strategy, index of a window in this pool). The result has the shape
-    (n, NUM_TERMS), with the terms of `rlsched.objective.TERMS`.
+    A task is (index of a pool, strategy, index of a window in this pool).
     """
     return np.array([_pools[pool].run(layers, [at], policy)[0].terms for pool, layers, at in tasks])
 
@@ -56,7 +55,7 @@ class Scored(msgspec.Struct, frozen=True):
     Attributes:
         objective: The objective.
         terms: (n, NUM_TERMS) terms of the runs.
-        offsets: (n, NUM_TERMS) amounts that are added to numerator and denominator of each ratio
+        offsets: (n, NUM_TERMS) amounts added to numerator and denominator of each ratio
             (`Objective.offsets`).
         weights: (n, NUM_TERMS) weights of the terms in the cost (`Objective.weights`).
     """
@@ -80,8 +79,7 @@ class Scored(msgspec.Struct, frozen=True):
     def ln_cost(self, other: Scored, penalties: Floats | None = None) -> Floats:
         """Return the (n,) logarithms of the cost relative to other runs of the same windows.
 
-        `penalties`: (NUM_TERMS,) penalty of each bound. None: penalties for the bounds that the mean ratios
-        over these windows exceed.
+        `penalties`: (NUM_TERMS,) penalty of each bound; None: from the mean ratios over these windows.
         """
         found = self.ratios(other)
         if penalties is None:
@@ -93,11 +91,11 @@ class Costs(msgspec.Struct, frozen=True):
     """Results of n windows. All arrays have the shape (n,).
 
     Attributes:
-        delay_s: Sum over the jobs of JCT - run time (as in `work_s`) - slack, job-seconds. The slack of a job
-            is the delay that its user accepts for cheaper electricity.
+        delay_s: Sum over the jobs of JCT - run time (as in `work_s`) - slack (the delay that the user
+            accepts), job-seconds.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
-        money: Cost of this energy, in any currency. In a window without prices: the energy itself. None: no
+        money: Cost of this energy, in any currency; the energy itself in a window without prices. None: no
             window has prices.
         late: Number of jobs with slack that are delayed by more than slack + `rlsched.objective.LATE_S`.
             None: not counted.
@@ -130,9 +128,8 @@ class Costs(msgspec.Struct, frozen=True):
     def ln_ratio(self, other: Costs, energy_weight: Floats, penalties: Floats | None = None) -> Floats:
         """Return the (n,) logarithms of the cost relative to the results `other`.
 
-        The objective defines the cost (`rlsched.objective.cost`). The default cost is the weighted mean of
-        two ratios: of the times, and of money (without prices: of the energies). `energy_weight`: (n,) weight
-        of money or energy. `penalties`: as in `Scored.ln_cost`.
+        The default cost is the weighted mean of the ratios of time and of money (without prices: energy).
+        `energy_weight`: (n,) weight of money or energy. `penalties`: as in `Scored.ln_cost`.
         """
         if self.scored is not None and other.scored is not None:
             return self.scored.ln_cost(other.scored, penalties)
@@ -241,7 +238,7 @@ class Judge:
 class Interval(msgspec.Struct, frozen=True):
     """Geometric mean of ratios over windows, with its 95 % bootstrap interval.
 
-    Windows of a group (`Setting.group`) can have jobs in common. Therefore the bootstrap draws groups.
+    Windows of a group (`Setting.group`) can have jobs in common, so the bootstrap draws groups.
 
     Attributes:
         ratio: The geometric mean; below 1 is better.

@@ -19,19 +19,15 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.windows import Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""Minimum number of windows that must fit in the confirmation parts of the traces. With fewer windows, a
-confidence interval is not possible.
-"""
+"""Minimum number of windows in the confirmation parts of the traces, for a confidence interval."""
 LEAST_JOBS: Final = 250
-"""Minimum number of jobs in a window. For short traces, windows are shortened, but not below this."""
+"""Minimum number of jobs in a window."""
 MIXED_FRAC: Final = 0.5
 """Fraction of windows on clusters with several GPU types, if the cluster of a trace has several types."""
 PRICED_JOBS: Final = 600
 PRICED_NODES: Final = (6, 8)
 PRICED_LOADS: Final = (0.4, 0.9)
-"""Jobs, nodes and loads of windows with prices. These windows last for one to three weeks. At higher loads,
-no work can be moved to cheaper hours.
-"""
+"""Loads of windows with prices. At higher loads, no work can be moved to cheaper hours."""
 SETTINGS_TRIED: Final = (
     "share.min_gain=0.05",
     "share.min_gain=0.3",
@@ -46,7 +42,7 @@ SETTINGS_TRIED: Final = (
     "types.price=0.25",
     "types.price=0.75",
 )
-"""Alternative settings, in the form of `--set`. Each is tried on its own."""
+"""Alternative settings, in the form of `--set`, tried one by one."""
 
 
 _PRICED_PPO: Final = {"gamma": 0.998, "gae_lambda": 0.99, "learning_rate": 3e-5, "noise": 0.2}
@@ -58,11 +54,10 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Hyperparameters of PPO on the dials.
 
     Attributes:
-        clusters: Number of clusters simulated in parallel, even. The two clusters of a pair run the same
-            windows.
-        rollout_steps: Steps of each cluster (settings of its dials) in a rollout. The noise is constant in a
-            rollout.
-        rollouts: Number of rollouts; each is followed by an update. 0: no training by PPO.
+        clusters: Number of clusters simulated in parallel, even. Clusters 2 k and 2 k + 1 are a pair, and run
+            the same windows.
+        rollout_steps: Steps of each cluster in a rollout. The noise is constant in a rollout.
+        rollouts: Number of rollouts; 0: no training by PPO.
         batch_size: Steps in a minibatch, a divisor of `clusters` x `rollout_steps`.
         epochs: Number of passes over a rollout in an update.
         gamma: Discount per step (ten simulated minutes or less).
@@ -91,9 +86,9 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def with_prices(self) -> PpoConfig:
         """Return a copy for windows with prices.
 
-        With prices, the costs of windows vary more, and pausing a job pays off only a day later. The copy has
-        six times as many clusters, rollouts of half the length, and a quarter of the rollouts. Fields that
-        are in `_PRICED_PPO` and still have their default get the value from `_PRICED_PPO`.
+        With prices, costs vary more, and pausing a job pays off only a day later. The copy has six times as
+        many clusters, rollouts of half the length, and a quarter of the rollouts. Fields that have their
+        default get the values of `_PRICED_PPO`.
         """
         replace, default = msgspec.structs.replace, PpoConfig()
         steps = self.rollout_steps if self.rollout_steps % 2 else self.rollout_steps // 2
@@ -132,8 +127,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         choosing: Number of windows for choosing among the results.
         confirming: Number of windows for confirming the chosen result.
         settings: Alternatives to the policy's settings, in the form of `--set`, which are tried one by one.
-            Settings of features that the policy does not use are skipped. Prices of GPU types are skipped if
-            no window has several types.
+            Settings without effect are skipped.
         constants: Evolution of constant dials.
         following: Evolution of dials that depend on the cluster's state; starts from the constant dials.
         ppo: Training of a network by PPO; starts from the evolved strategy.
@@ -157,8 +151,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Return this recipe, adapted to these traces.
 
         Windows are shortened until `LEAST_STRETCHES` of them fit in the parts of the traces for confirmation.
-        If the cluster of a trace has several GPU types, a fraction of the windows (`MIXED_FRAC`) runs on
-        several GPU types.
+        If a trace's cluster has several GPU types, `MIXED_FRAC` of the windows have several types.
 
         Raises:
             InputError: there are too few jobs even for the shortest windows.
@@ -183,7 +176,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def with_prices(self) -> DialRecipe:
         """Return this recipe for windows with prices of electricity and jobs with slack (an accepted delay).
 
-        If the recipe already draws windows with slack, its field `drawn` stays unchanged.
+        A field `drawn` that already has slack stays unchanged.
         """
         replace, drawn = msgspec.structs.replace, self.drawn
         if not drawn.has_prices:
@@ -207,10 +200,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Return copies of `policy`, each with one of the `settings`. The key of a copy is its setting.
-
-        Settings that have no effect on this policy or in these windows are left out.
-        """
+        """Return copies of `policy` by setting, each with one of the `settings` that have an effect."""
         found = {}
         for change in self.settings:
             table = change.partition("=")[0].partition(".")[0].strip()

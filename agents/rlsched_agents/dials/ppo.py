@@ -1,9 +1,8 @@
 """Trains a network that sets dials by PPO of Stable-Baselines3, with special noise.
 
 The noise is generalised state-dependent exploration (gSDE: Raffin, Kober, Stulp, CoRL 2021). It is constant
-in a rollout: a strategy affects costs only after hours of simulated time, so noise that changes at each step
-would have no measurable effect. The two clusters of a pair run the same window with opposite noise. Half the
-difference of their returns is the effect of the noise.
+in a rollout, because a strategy affects costs only after hours of simulated time. The two clusters of a pair
+run the same window with opposite noise. Half the difference of their returns is the effect of the noise.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FIGURES: Final = ("approx_kl", "explained_variance", "value_loss", "std")
 """Figures of an update that are recorded, by their names in the log of Stable-Baselines3."""
 PASSED_ON: Final = 0.3
 """Factor by which `DialPolicy.begin_at` multiplies the inputs of tanh units, so that tanh is nearly linear.
-If an input is 0.5 before the multiplication, each of the two layers has an error of 0.7 %.
+For an original input of 0.5, the error is 0.7 % per layer.
 """
 
 
@@ -64,7 +63,7 @@ class DialPolicy(ActorCriticPolicy):
         """Set the weights so that the mean action is nearly the same as the action of a linear strategy.
 
         The first D units of each hidden layer pass on the weighted sums of the D dials, multiplied by
-        `PASSED_ON`. The other units keep their random weights, but have no effect yet.
+        `PASSED_ON`. The other units have no effect yet.
 
         `weights`: (D, F + 1) weights of the linear strategy, for D dials, and for F columns and the constant.
         """
@@ -107,10 +106,9 @@ class PairedBuffer(RolloutBuffer):
     pair_weight = 1.0
 
     def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
-        """Compute the advantages as usual, and add to them the difference between the two clusters of a pair.
+        """Compute the usual advantages, and add half the difference of the returns of a cluster and its pair.
 
-        The added value is half the difference between the returns of the cluster and of the other cluster of
-        the pair. The added value is scaled to the standard deviation of the advantages, and multiplied by
+        The added value is scaled to the standard deviation of the advantages, and multiplied by
         `pair_weight`.
         """
         super().compute_returns_and_advantage(last_values, dones)
@@ -123,9 +121,8 @@ class PairedBuffer(RolloutBuffer):
 class DialPpo:
     """One training run by PPO: each call of `step` is a rollout and an update. The state is a set of arrays.
 
-    The random generators are seeded before each rollout, with the seed of the training and the index of the
-    rollout. A training run that stops and continues therefore gives exactly the same weights as one that does
-    not stop.
+    The random generators are seeded before each rollout. A training run that stops and continues therefore
+    gives exactly the same weights as an uninterrupted one.
 
     Args:
         sources: Traces that windows are drawn from.
@@ -224,7 +221,7 @@ class DialPpo:
         return Generation(self.number, self._cost, None, figures)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Return the weights, and the states of the optimiser, the counters and the clusters, as arrays."""
+        """Return the weights and the state of optimiser, counters and clusters as arrays."""
         model, policy = self._model, self.network
         found: dict[str, NDArray[Any]] = {
             "counts": np.array([self.number, model.num_timesteps, model._n_updates]),

@@ -3,9 +3,8 @@
 The stages: other values of the policy's settings; evolution of constant dials; evolution of dials that depend
 on the state of the cluster; PPO (not with the algorithm `es`).
 
-Each trace has three parts. Windows of the first part are for training, and windows of the second part for
-choosing among the results. Windows of the third part are used only once, to confirm the chosen result. The
-caller writes the chosen policy only if it is confirmed to be better than the original policy.
+Each trace has three parts: for training, for choosing among the results, and for confirming the chosen
+result. The third part is used only once.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ PPO_FILE: Final = "ppo.npz"
 def _teaches(judge: Judge, found: Floats) -> bool:
     """Return whether a strategy is significantly better on the training windows than dials at 0.
 
-    With a weak signal, evolution can end with a strategy that is worse than dials at 0.
+    With a weak signal, evolution can end with a worse strategy.
     """
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
@@ -60,8 +59,8 @@ class Training:
         lesson: Windows of the training.
         recipe: Hyperparameters.
         seed: Seed of the draws.
-        state_file: File for the state of the training; None: the state is not saved. `PPO_FILE` in the same
-            folder has the state of PPO.
+        state_file: File for the state of the training; None: the state is not saved. The state of PPO is in
+            `PPO_FILE` next to it.
         workers: Number of processes; None: one per core.
         algorithm: `ppo` or `es` (`ALGORITHMS`).
     """
@@ -84,8 +83,7 @@ class Training:
 
         Args:
             tell: Called after each setting, generation or rollout with the name of the stage and the figures.
-                The state is saved before the call, so the callback can raise an exception to stop the
-                training.
+                The state is saved before the call, so the callback can stop the training by an exception.
             resume: Whether to continue from `state_file`.
             say: Called with a line at the start of each longer phase.
 
@@ -143,8 +141,7 @@ class Training:
         """Return the cost of each alternative setting, and the best setting.
 
         Costs are relative to the policy's own settings, and measured on the windows for choosing. The best
-        setting is "" if none is significantly better. Without a test of significance, the best of a dozen
-        settings would often only be the luckiest.
+        setting is "" if none is significantly better.
         """
         others = self.recipe.others(self.lesson.policy)
         try:
@@ -223,12 +220,11 @@ class Training:
     ) -> tuple[dict[str, StrategyComparison], str, dict[str, Interval]]:
         """Compare each stage with the original policy on the windows for choosing, and choose one to confirm.
 
-        A later stage can fail in more ways. Therefore a later stage is chosen only if it is significantly
-        better than the stage chosen so far.
+        A later stage is chosen only if it is significantly better than the stage chosen so far.
 
         Returns:
-            The costs of each stage relative to the original policy; the chosen stage, or "" for none; and the
-            costs, relative to the chosen stage, of all stages that cost less than the chosen stage.
+            The costs of each stage relative to the original policy; the chosen stage, "" for none; and the
+            costs of all cheaper stages, relative to the chosen stage.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
@@ -280,7 +276,7 @@ class Training:
 
     @property
     def _of(self) -> str:
-        """Hash of the inputs of the training run. A state file with another hash is from another run."""
+        """Hash of the inputs of the training run."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)
@@ -329,7 +325,7 @@ class Training:
 def dials_frozen(
     judge: Judge, found: Layers, mine: Costs, policy: Policy, reference: Costs | None = None
 ) -> dict[str, Interval]:
-    """Return, for each dial in use, the cost with this dial at 0, relative to the cost with the dial in use.
+    """Return for each dial in use the cost with this dial at 0, relative to the cost with the dial in use.
 
     `reference`: as in `verdict.compared`.
     """

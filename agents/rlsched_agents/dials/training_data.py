@@ -28,20 +28,15 @@ VALIDATION_JOBS = 5_000
 CONFIRMATION_TRACES = 2
 """Number of synthetic validation traces that are used for confirmation."""
 LEAST_JOBS = 100
-"""Minimum number of jobs in each half of the validation part. With fewer jobs, the part is not split into a
-half for choosing and a half for confirming.
-"""
+"""Minimum number of jobs in each half of the validation part. With fewer jobs, the part is not split."""
 VALIDATION_SEED = 1_000
-"""Number that is added to the seed of the synthetic training trace to get the seed of the first synthetic
-validation trace.
-"""
+"""Difference between the seeds of the first synthetic validation trace and the synthetic training trace."""
 
 
 class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
     """How one trace was split by time.
 
-    A span is [from, to), seconds after the first job of the trace. An empty span means that there is no such
-    part.
+    A span is [from, to), seconds after the first job of the trace; empty: there is no such part.
 
     Attributes:
         trace: Name of the trace.
@@ -67,8 +62,8 @@ class TrainingData:
     Attributes:
         train: Source of the windows for training.
         validation: Sources of the windows for choosing among the results of a training run.
-        confirmation: Sources of the windows for confirming the chosen result: later jobs, or other traces.
-            Empty if there are too few jobs for both choosing and confirming.
+        confirmation: Sources of the windows for confirming the chosen result; empty if there are too few
+            jobs.
         uses: How the trace was split, for the card of the policy.
         mixed: Whether the trace's cluster has several GPU types.
     """
@@ -83,10 +78,10 @@ class TrainingData:
     def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
         """Split a trace by time: 70 % for training, 10 % for validation, and the last 20 % for a test.
 
-        The first half of the validation jobs is for choosing a result, and the second half for confirming it.
-        If there are too few validation jobs, all are for choosing. The test part is not used. If the trace is
-        a user's own history (`own`), all validation jobs are for choosing, and the test part is for
-        confirming. The run time of a job is predicted only from jobs that had ended before its submission.
+        The first half of the validation jobs is for choosing a result, the second half for confirming it. If
+        there are too few, all are for choosing. The test part is not used. For a user's own history (`own`),
+        all validation jobs are for choosing, and the test part is for confirming. Run times are predicted
+        only from jobs that had ended before the submission.
 
         Raises:
             InputError: a part has no jobs, or nodes differ in size.
@@ -149,8 +144,8 @@ def read_data(
 
     Args:
         traces: Traces in the standard form.
-        clusters: Cluster files of the traces, then of the histories. Can be empty if there are no traces, and
-            the format of each history describes the nodes.
+        clusters: Cluster files of the traces, then of the histories. Can be empty if there are only histories
+            whose formats describe the nodes.
         histories: Histories in any format (`rlsched_agents.whatif.job_history`).
         form: Name of the format of the histories; "": detect the format.
         tell: Called with a line about each file.
@@ -186,9 +181,8 @@ def read_data(
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
     """Return synthetic traces at load 0.95 on 64 GPUs: a long one for training, short ones for validation.
 
-    The trace for training has 40,000 jobs. Only the jobs submitted in the first 70 % of its time are used.
-    The short traces have other seeds, so that no burst of jobs occurs both in training and in validation. The
-    last two short traces are for confirming a result, and the other short traces for choosing it.
+    Of the 40,000 jobs for training, only the jobs submitted in the first 70 % of the time are used. The short
+    traces have other seeds. The last two are for confirming a result, the others for choosing it.
     """
 
     def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:

@@ -1,4 +1,4 @@
-"""Computes the ranges that observations have in training. The file of a strategy contains these ranges."""
+"""Computes the ranges of observations in training, for the file of a strategy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from rlsched_envs.training.sources import GPU_TYPES, Drawn, EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv
 
 CLUSTERS: Final = 32
-"""Number of clusters that are simulated in parallel. The simulation ends when each cluster has finished a
-window. A cluster that finishes early starts another window.
-"""
+"""Number of clusters that are simulated in parallel, until each has finished a window."""
 
 
 def familiar_to(
@@ -25,8 +23,7 @@ def familiar_to(
 ) -> Familiar:
     """Return the ranges of cluster sizes and of columns (observed features) in training.
 
-    The strategy runs on `CLUSTERS` windows or more. The range of a column is from its lowest to its highest
-    value at the times when dials are set.
+    The range of a column is from its lowest to its highest value when dials are set.
 
     Args:
         strategy: The strategy that sets the dials.

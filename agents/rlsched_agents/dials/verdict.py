@@ -24,16 +24,15 @@ class StrategyComparison(msgspec.Struct, frozen=True):
     """Ratios of a strategy's costs to another strategy's costs on the same windows; below 1 is better.
 
     Attributes:
-        cost: Ratio of the cost. By default, the cost combines time in the system and energy (or money), with
-            weights; an objective can define another cost.
+        cost: Ratio of the cost: by default, a weighted mean of time in the system and energy (or money).
         delay: Ratio of delays. The delay of a job is its JCT less its run time on unshared GPUs at full
             clock.
         energy: Ratio of the energy of the jobs.
         by_source: Geometric mean of the ratio of the cost, by trace.
         money: Ratio of the cost of the jobs' energy; None without prices.
-        late_frac: Fractions of late jobs under this strategy and under the other one; None without prices.
-            Only jobs with slack (a delay that the user accepts) count. A job is late if its delay is more
-            than slack + `rlsched.objective.LATE_S`.
+        late_frac: Fractions of late jobs under this strategy and under the other one, of the jobs with slack
+            (a delay that the user accepts); None without prices. A job is late if its delay is more than
+            slack + `rlsched.objective.LATE_S`.
         terms: Ratios of the objective's terms, by name; empty for the default objective.
         bounds: Upper bounds of these ratios, by name.
     """
@@ -61,8 +60,7 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = None) -> StrategyComparison:
     """Compare one strategy with another on all windows of a judge.
 
-    `reference`: results to which the bounds of the objective refer; None: `other`. If the objective has no
-    bounds, `reference` has no effect.
+    `reference`: results to which the bounds of the objective refer; None: `other`.
     """
     weight = judge.energy_weight
     if reference is not None and mine.scored is not None and mine.scored.objective.bounds:
@@ -137,15 +135,15 @@ class Trained(msgspec.Struct, frozen=True):
         confirmed: Costs of the chosen policy relative to the original policy, on the windows for confirming;
             None: no policy was chosen.
         frozen: For each dial in use, the cost with this dial fixed at 0 / the cost with the dial in use, on
-            the windows for confirming. Above 1: the dial helps.
+            the windows for confirming.
         stopped: Stages that stopped early because their signal was too weak (`Evolution.is_lost`).
         last: Strategy of the last stage, even if it is not better.
-        passed_over: Stages that cost less than the chosen stage on the windows for choosing, but not
-            significantly less, with their costs relative to the chosen stage.
-        margin: `is_accepted` requires that the cost is confirmed to be less than (1 + `margin`) x the cost of
-            the original policy. 0: the policy must be better.
-        also: Confirmed costs on other sets of windows, by name; `is_better` and `is_accepted` check these
-            costs too.
+        passed_over: Costs, relative to the chosen stage, of stages that cost less, but not significantly
+            less, on the windows for choosing.
+        margin: `is_accepted` requires a confirmed cost below (1 + `margin`) x the cost of the original
+            policy.
+        also: Confirmed costs on other sets of windows, by name, which `is_better` and `is_accepted` also
+            check.
     """
 
     policy: Policy
@@ -169,7 +167,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the cost is confirmed to be less than (1 + `margin`) x the cost of the original policy."""
+        """Whether the confirmed cost is below (1 + `margin`) x the cost of the original policy."""
         return self._is_below(1.0 + self.margin)
 
     def _is_below(self, bound: float) -> bool:
@@ -281,7 +279,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 def _is_any(strategy: Strategy) -> bool:
-    """Return whether a strategy has a weight other than 0. If not, all dials stay at 0."""
+    """Return whether a strategy has a weight other than 0."""
     return any(any(row) for layer in strategy.layers for row in layer)
 
 

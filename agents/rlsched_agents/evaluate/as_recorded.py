@@ -17,8 +17,7 @@ _PERCENTS: Final = (50, 99, 99.9)
 class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
     """Waits and JCT of the jobs as recorded at the site, for orientation.
 
-    They are the result of the site's own scheduler, on the nodes that were up at that time, with the site's
-    priorities and limits. They are therefore not comparable with a replay.
+    They are not comparable with a replay: the site had other nodes, priorities and limits.
 
     Attributes:
         jobs: Number of measured jobs that have a recorded wait and can run on the simulated cluster.
@@ -43,7 +42,7 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """Sentences that say what these figures are, and why they are not comparable with a replay."""
+        """Sentences on these figures, and on why they are not comparable with a replay."""
         known = "" if self.jobs == self.of_jobs else f", known of {self.jobs:,} of {self.of_jobs:,} jobs"
         nodes = "; the cluster here was scaled and has other nodes than the site" if self.scaled else ""
         return (
@@ -61,8 +60,7 @@ def as_recorded(
     Args:
         trace: J jobs.
         measured: (J,) whether each job is measured.
-        rejected: (J,) whether each job can never run on this cluster. Such jobs are left out, as in the
-            policies' results.
+        rejected: (J,) whether each job can never run on this cluster. Such jobs are left out.
         scaled: Whether the number of nodes of the simulated cluster differs from the number in its file.
     """
     if QUEUE not in trace.extra:

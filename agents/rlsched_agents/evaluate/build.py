@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.job_table import JobTable
 
 NAMED_JOBS = 5
-"""Number of rejected jobs that are named for each reason. `--jobs-out` lists all rejected jobs."""
+"""Number of rejected jobs that are named for each reason."""
 
 
 def build_report(
@@ -56,7 +56,7 @@ def build_report(
         spec: The simulated cluster.
         window: Defines which jobs are measured.
         seeds: The requested seeds.
-        outcomes: Outcomes of all policies, one per seed, or a single one if a policy ignores the seed.
+        outcomes: Outcomes of all policies, one per seed, or a single one for a policy that ignores the seed.
         baseline: The policy to compare with; None: the first policy.
         models: Models of speed and power of the runs; None: jobs ran as recorded in the trace.
         prediction: Predictor for jobs whose run time the trace does not predict.

@@ -16,7 +16,7 @@ class PolicyUsed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         toml: The settings as TOML.
-        digest: Hash of the settings: policies with equal settings have equal digests.
+        digest: Hash of the settings.
     """
 
     toml: str
@@ -48,10 +48,9 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         prediction: Predictor for jobs whose run time the trace does not predict: `hedge` or `running-mean`.
         predicted_by: Where the predicted run times of the measured jobs come from, in one sentence.
         verdict: The result in one sentence (`verdict.verdict_of`).
-        cautions: Caveats of these results, one or two sentences each.
+        cautions: Caveats of these results.
         recorded: Outcomes of the jobs as recorded in the trace; None: the trace has no waiting times.
-        fed_truth: Names of policies that know the true run times. Their results are bounds: no broker can run
-            these policies.
+        fed_truth: Names of policies that know the true run times; no broker can run these policies.
         crowded_vcs: Offered load of each VC on its own nodes, for VCs with a load above 1.
         currency: Currency of the costs of electricity; "" without models or without [energy].
         objective: The objective that defines `scores`, as TOML; "": none.

@@ -88,9 +88,9 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
 class _Books:
     """Formats the CSV cells `share`, `sm_clock_frac` and `energy_j` of jobs and attempts.
 
-    The share of a job is the fraction that the job has of each of its GPUs. Without models, the share is as
-    requested, the clock is 1, and the energy is blank. With models, share and clock are means over the time
-    in which the job had GPUs.
+    The share of a job is the fraction that the job has of each of its GPUs. With models, share and clock are
+    means over the time in which the job had GPUs. Without models, the share is as requested, the clock is 1,
+    and the energy is blank.
     """
 
     def __init__(self, table: JobTable) -> None:
@@ -129,7 +129,7 @@ class _Books:
 
 
 def _cell(value: float) -> str:
-    """Format a number with nine significant digits, nan as blank. More digits could be rounding errors."""
+    """Format a number with nine significant digits, nan as blank."""
     return "" if np.isnan(value) else f"{value:.9g}"
 
 
@@ -138,12 +138,10 @@ def write_jobs(
 ) -> None:
     """Write `folder`/`stem`.csv and `folder`/`stem`.segments.csv for the measured jobs, in submission order.
 
-    The first file has a row per job, the second a row per attempt. Times are seconds of the trace; a time is
-    blank if the event never happened. In the first file, a job with several attempts has its first start, its
-    last end, and the GPUs of its last attempt. For a job without GPUs, the cells from `node` to
-    `sm_clock_frac` are blank. Share and clock are means over the time in which the job had GPUs. Without
-    models, share is as requested, the clock is 1, and energy is blank. Cost (in the currency of the cluster
-    file) and carbon are blank if the price or the carbon intensity is unknown.
+    The first file has a row per job, the second a row per attempt. Times are seconds of the trace, blank if
+    the event never happened. A job with several attempts has its first start, its last end, and the GPUs of
+    its last attempt. For a job without GPUs, the cells from `node` to `sm_clock_frac` are blank. Cost (in the
+    currency of the cluster file) and carbon are blank if the price or the carbon intensity is unknown.
 
     Raises:
         InputError: the folder is not writable.

@@ -40,13 +40,13 @@ ALL: Final = slice(None)
 END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED, "cancelled": CANCELLED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
-"""In `bounded_slowdown`, run times below this value count as this value, seconds (Feitelson 2001)."""
+"""Lower limit of run times in `bounded_slowdown`, seconds (Feitelson 2001)."""
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of the jobs of one size or one VC. Times are in seconds; None if no job of the group ended.
 
-    Fields with a default were added later, so that older reports without them remain readable.
+    Fields with a default can be missing in older reports.
 
     Attributes:
         jobs: Number of jobs submitted.
@@ -86,13 +86,11 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of one policy on one workload, for the jobs submitted in the window. None: no data.
 
-    JCT and queueing delay cover the jobs that ended. `jobs` counts all submitted jobs: ended + cancelled +
-    rejected + unfinished. Percentiles are interpolated linearly between the two nearest jobs, as by default
-    in numpy and pandas, and as in published simulators. Fields with a default were added later, so that
-    older reports without them remain readable.
+    JCT and queueing delay cover the jobs that ended. Percentiles are interpolated linearly, as by default in
+    numpy. Fields with a default can be missing in older reports.
 
     Attributes:
-        jobs: Number of jobs submitted.
+        jobs: Number of jobs submitted: ended + cancelled + rejected + unfinished.
         rejected: Number of jobs that can never run on this cluster.
         unfinished: Number of jobs that had not ended when the replay stopped.
         jct_mean_s: Mean JCT (last end - submission), seconds. `jct_p50_s`, `jct_p99_s` and so on are its
@@ -100,8 +98,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         queue_mean_s: Mean queueing delay (`queue_s`), seconds. `queue_p50_s` and so on are its percentiles,
             and `queue_max_s` is its maximum (a measure of starvation).
         makespan_s: Last end - first submission, seconds.
-        gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission. Jobs
-            submitted before the window count too while they run in this time. Shared GPUs count once.
+        gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission.
+            Includes jobs submitted before the window. A shared GPU is counted once.
         energy_kwh: Energy of the measured jobs: their parts of the energy of their GPUs, and the energy of
             their busy cores, without idle power. None without models.
         preemptions: Number of preemptions of measured jobs.
@@ -114,19 +112,16 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         by_source: Number of decisions, by the component that made them (`rlsched.decide.record.Source`);
             empty if not counted.
         bounded_slowdown_mean: Mean `bounded_slowdown`; `bounded_slowdown_p99` is the 99th percentile.
-        lost_gpu_s: GPU-seconds of measured jobs without lasting progress: work lost to a preemption, a
-            failure or a node failure, and restart costs. The work of a job that reaches its time limit is not
-            counted, because no attempt repeats it. The unit is GPU-seconds at full speed.
+        lost_gpu_s: GPU-seconds of measured jobs without lasting progress: work lost to preemptions and
+            failures, and restart costs. Work of a job that reaches its time limit is not lost.
         decision_p50_us: Median time per decision, microseconds; None if `decision_p99_us` is None.
-        gpu_used_frac: As `gpu_utilisation_frac`, but each allocated GPU is weighted by its utilisation. This
-            is the catalogue's utilisation for the workload of the job, less stalls. The utilisation of a
-            shared GPU is 1 - product over the jobs of (1 - own utilisation) (`physics`). None without models.
+        gpu_used_frac: As `gpu_utilisation_frac`, with each allocated GPU weighted by its utilisation. None
+            without models.
         fragmentation_frac: Fraction of the free GPU-seconds, from the first to the last submission, that a
             job drawn at random could not have used (`occupancy.fragmentation`). None if placements were not
             kept, or no GPU was free.
         over_time: Allocation and fragmentation in steps of time; None if the time span is zero.
-        migrations: Number of preemptions after which the job started again at the same instant. They are
-            included in `preemptions`.
+        migrations: Number of `preemptions` after which the job started again at the same instant.
         by_end: Number of jobs by outcome: `completed`, `timeout` (killed at the time limit), `failed` (with
             no retry left) or `cancelled` (never started, because a dependency could not be met).
         energy_per_job_kwh: Mean energy of the measured jobs that ended. This field and the following fields
@@ -141,8 +136,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         measured_cells_frac: Fraction of the catalogue's figures behind the result that are measured or
             fitted, not assumed (`modelled.Basis`).
         power_down: Results of power-down. None without a power-down rule.
-        floor_mean_s: Mean run time on unshared GPUs at full speed, of the jobs that ended. JCT is usually
-            longer. It can be shorter, because idle cores on a node can make a job faster.
+        floor_mean_s: Mean run time on unshared GPUs at full speed, of the jobs that ended. JCT can be
+            shorter, because idle cores can make a job faster.
         delay_mean_s: Mean JCT less `floor_mean_s`: waiting before the first start and after preemptions,
             repeated work, and slowdown by sharing and lower clocks.
         peak_kw: Highest power of the whole cluster in the whole replay, as a mean over about 15 minutes.
@@ -212,8 +207,8 @@ def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
 def queue_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
     """Return the (J,) queueing delay of the jobs, first start - submission, seconds; nan without a start.
 
-    For a job with dependencies or in an array with a limit, the delay counts from the time at which it became
-    eligible, as in Slurm's accounting (`sacct`, field Eligible).
+    For a job with dependencies or in an array with a limit, the delay begins when the job becomes eligible,
+    as in Slurm's accounting (`sacct`, field Eligible).
     """
     since_s = table.trace.submit_s if table.eligible_s is None else table.eligible_s
     return np.asarray(table.start_s[jobs] - since_s[jobs], dtype=np.float64)
@@ -222,8 +217,8 @@ def queue_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
 def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
     """Return the (J,) bounded slowdown of the jobs: max(1, JCT / max(duration, 10 s)); nan without an end.
 
-    Without preemption this is max(1, (wait + run) / max(run, 10 s)), as in Feitelson, «Metrics for Parallel
-    Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp. 188-205).
+    Source: Feitelson, «Metrics for Parallel Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp.
+    188-205).
     """
     run_s = np.maximum(table.trace.duration_s[jobs], SLOWDOWN_THRESHOLD_S)
     return np.maximum(1.0, jct_s(table, jobs) / run_s)
@@ -289,8 +284,8 @@ def mean(values: Floats) -> float | None:
 def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     """Return allocated GPU-seconds / capacity, from the first to the last submission of the measured jobs.
 
-    All jobs of the replay that run in this time count. GPUs that jobs share count once. None if all measured
-    jobs were submitted at the same instant.
+    All jobs of the replay that run in this time are included. A shared GPU is counted once. None if all
+    measured jobs were submitted at the same instant.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -383,8 +378,8 @@ def schedule_metrics(
         num_gpus: GPUs of the cluster.
         measured: (J,) jobs of the window; None: all jobs.
         wall_s: Wall time of the replay, seconds.
-        basis: Determines how many of the catalogue's figures behind the result are measured; None: this is
-            not reported.
+        basis: Determines how many of the catalogue's figures behind the result are measured; None: not
+            reported.
     """
     measured = np.ones(len(table.trace), dtype=np.bool_) if measured is None else measured
     total = group(table, measured)

@@ -30,14 +30,14 @@ _ALONE: Final = 1.0 - 1e-6
 class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Results of power-down in the whole replay, including the warm-up.
 
-    The time in which a job waits for a node to boot counts as queueing delay.
+    Waiting for a node to boot is queueing delay.
 
     Attributes:
         wake_up_events: Number of instants at which one or more sleeping nodes were woken.
         wake_ups_a_day: Wake-up events per day of the replay.
         nodes_booted: Number of node boots from sleep.
         asleep_node_h: Node-hours asleep.
-        saved_kwh: Energy that the sleeping nodes would have used in addition if they had stayed on.
+        saved_kwh: Energy saved compared to nodes that stay on.
     """
 
     wake_up_events: int
@@ -75,8 +75,7 @@ class PowerLimitMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         capped_h: Hours in which the limit lowered clocks.
-        exceeded_h: Hours in which the cluster drew more than the limit, because clocks were at their lowest
-            and no more jobs could be preempted, or because nodes woke.
+        exceeded_h: Hours in which the cluster drew more than the limit.
         exceeded_kwh: Energy above the limit.
     """
 
@@ -203,7 +202,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
 def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mask) -> float | None:
     """Return busy GPU-seconds / capacity, from the first to the last submission of the measured jobs.
 
-    An attempt that lies only partly in this time counts in proportion.
+    An attempt that lies partly outside this time is included in proportion.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -262,11 +261,8 @@ class Basis:
     def measured_frac(self, metrics: ModelMetrics) -> float | None:
         """Return the fraction of the figures behind a result that are measured or fitted, not assumed.
 
-        A figure of a workload counts once for each measured job with this workload. Some figures count only
-        if the result depends on them: slowdown on several nodes, for jobs with more than one GPU; figures
-        about sharing, if jobs shared GPUs; sensitivity to clocks, if clocks were lowered; speeds, if there
-        are several GPU types; cores, if the cluster file has them; memory and speeds, if there are MIG
-        slices.
+        A figure of a workload is counted once for each measured job with this workload, and only if the
+        result depends on it: for example, sensitivity to clocks only if clocks were lowered.
         """
         fields = ["util_frac", "dynamic_w"]
         if metrics.shared_frac or self._has_slices:

@@ -33,21 +33,20 @@ MAX_STEPS: Final = 200
 class OverTime(msgspec.Struct, frozen=True, kw_only=True):
     """Means in equal steps of time, from the first to the last submission of the measured jobs.
 
-    A step is 1, 5 or 15 minutes, 1 or 6 hours, a day or a week long. The shortest of these lengths that gives
-    at most 200 steps is used. If every length gives more steps, a step is a week long.
+    A step is 1, 5 or 15 minutes, 1 or 6 hours, a day or a week long: the shortest length that gives at most
+    200 steps, or a week.
 
     Attributes:
         from_s: Start of the first step, seconds of the trace.
         to_s: End of the last step, which can be shorter than the other steps.
         step_s: Length of a step, seconds.
         gpus_allocated: Mean number of allocated GPUs in each step.
-        gpus_used: Mean number of busy GPUs in each step. Each attempt is assumed to have the same number of
-            busy GPUs, its mean, during its whole run time. None without models.
+        gpus_used: Mean number of busy GPUs in each step, from the mean of each attempt. None without models.
         fragmentation_frac: Unusable / free GPU-seconds (`fragmentation`) of each step; None for a step
             without free GPUs. The list is None if placements were not kept, or if jobs requested parts of a
             GPU.
-        power_kw: Mean power of the jobs in each step, without idle power. Each attempt is assumed to have the
-            same power, its mean, during its whole run time. None without models.
+        power_kw: Mean power of the jobs in each step, from the mean of each attempt, without idle power. None
+            without models.
         price: Mean price of electricity in each step, currency per MWh; None if it is unknown.
         carbon_g_kwh: Mean carbon intensity in each step, g CO2e per kWh; None if it is unknown.
     """
@@ -144,14 +143,13 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
 
     The measure is from Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs. If a
     job does not fit on a node, the free GPUs of the node are unusable (fragments) for this job. The result is
-    the expected value for a job drawn at random from a workload, here the measured jobs that can run.
+    the expected value for a job drawn at random from the measured jobs that can run.
 
-    This function differs from the paper in three points. For each partition, the job is drawn from the jobs
-    that can run there, because VCs are hard partitions. A job with more GPUs than the largest node of the
-    partition needs whole nodes (the remainder is ignored). Nodes that no measured job can use are left out.
+    This function differs from the paper in three points. The job is drawn from the jobs that can run in the
+    node's partition. A job with more GPUs than the largest node of the partition needs whole nodes (the
+    remainder is ignored). Nodes that no measured job can use are left out.
 
-    A GPU that is allocated to several jobs is not free. Jobs without GPUs do not count, and resources other
-    than GPUs are ignored.
+    A shared GPU is not free. Jobs without GPUs and resources other than GPUs are ignored.
 
     Args:
         table: The replayed jobs with their placements.
@@ -197,9 +195,8 @@ class _Changes(NamedTuple):
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
     """Return the changes of free GPUs between the first and the last edge, sorted by node, then by time.
 
-    Changes of a node at the same time are added up.
-
-    None if a placement was not kept, or if jobs requested parts of a GPU.
+    Changes of a node at the same time are added up. None if a placement was not kept, or if jobs requested
+    parts of a GPU.
     """
     changes = _unordered_changes(table, edges)
     if changes is None:
@@ -213,7 +210,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the same changes as `_changes`, but unsorted, and not added up."""
+    """Return the changes as `_changes` does, but unsorted and not added up."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -232,10 +229,7 @@ def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
-    """Group the GPUs of each placement by node, and return placement, node and number of GPUs of each group.
-
-    If the GPUs of a node are not adjacent in a placement, they form several groups.
-    """
+    """Group adjacent GPUs of each placement by node; return placement, node and number of GPUs per group."""
     node = gpu_node[placed.gpu]
     new = np.ones(len(node), dtype=np.bool_)
     new[1:] = node[1:] != node[:-1]
@@ -253,7 +247,7 @@ def _free_and_unusable(
     Args:
         changes: Result of `_changes`.
         sizes: (N,) number of GPUs of each node.
-        kind: (N,) kind of each node, an index in the rows of `useless`.
+        kind: (N,) kind of each node, a row of `useless`.
         useless: (kinds, most GPUs + 1) unusable GPUs by kind of node and number of free GPUs (`_useless`).
         counted: (kinds,) whether nodes of each kind are included.
         edges: (B + 1,) edges of the steps, seconds.
@@ -303,8 +297,8 @@ def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
 def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Kind, Floats]:
     """Return how many of the free GPUs of a node are unusable, by kind of node.
 
-    Entry k of the (GPUs of the node + 1,) array is the expected number of unusable GPUs if k GPUs are free,
-    for a job drawn at random from `demand`. Kinds of nodes that no job can use are missing.
+    Entry k of an array is the expected number of unusable GPUs if k GPUs are free, for a job drawn at random
+    from `demand`. Kinds of nodes that no job can use are missing.
     """
     found: dict[Kind, Floats] = {}
     for owner, nodes in partition_sizes(spec).items():
@@ -323,10 +317,7 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return `useless` as an array (kinds, most GPUs + 1), and (kinds,) whether each kind is in `useless`.
-
-    Rows of kinds that are not in `useless` are 0.
-    """
+    """Return `useless` as an array (kinds, most GPUs + 1), and a (kinds,) mask of the kinds in `useless`."""
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
         values = useless.get(kind, np.zeros(0))
@@ -350,8 +341,7 @@ def gpu_holds(table: JobTable) -> Holds:
     """Return the intervals in which GPUs were allocated to one job, or to several jobs that shared them.
 
     Jobs that share whole GPUs use exactly the same GPUs (`cluster.kernels.join`). Jobs that have the same
-    first GPU at the same time therefore form one interval. A job that requested a part of a GPU has an
-    interval of its own. Without models, jobs do not share whole GPUs.
+    first GPU at the same time therefore form one interval. A job with a part of a GPU has its own interval.
     """
     attempts = table.attempts
     if attempts.books is None:
@@ -393,9 +383,7 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Return the (B,) mean of a total in each step.
-
-    The total at a time is the sum of the values of all intervals that contain this time.
+    """Return the (B,) mean, in each step, of the sum of `gpus` over the intervals that contain a time.
 
     `gpus`: (H,) value of each interval, such as its number of GPUs or its power.
     """

@@ -39,8 +39,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         policy: Name of the policy.
         policy_toml: Settings of the policy, with absolute paths.
         seed: Seed of the policy.
-        until_s: Time, seconds of the trace. The replay ran until all jobs submitted before this time had
-            ended; None: until all jobs had ended.
+        until_s: The replay ran until all jobs submitted before this time had ended, seconds of the trace;
+            None: until all jobs had ended.
         cluster: The simulated cluster, after scaling.
         models: Models of speed and power; None: jobs ran as recorded in the trace.
         max_retries: How many times a job is requeued after a failure (`RunRules`); None: no limit.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlsched_agents.evaluate.jobs import MeasuredJobs
 
 MOST_DRAWN = len(COLOURS)
-"""Maximum number of policies in a plot: one per distinguishable colour. Tables show all policies."""
+"""Maximum number of policies in a plot: one per colour."""
 MOST_OWNERS = 10
 _POINTS = 120
 

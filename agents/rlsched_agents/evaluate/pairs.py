@@ -61,11 +61,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         cost_ratio: Cost of their electricity / its cost under the baseline; None without models or a price.
         carbon_ratio: Carbon of their electricity / its carbon under the baseline; None without models or a
             carbon intensity.
-        waiting_blocks: Number of days with submissions of jobs that waited under either policy. If this
-            number is small, the interval of the queueing delay is meaningless. None in older reports.
-        late_frac: Fraction of the jobs with slack (a delay that the user accepts) that are late. A job is
-            late if it ended more than slack + `LATE_S` later than under the baseline. None if no job has
-            slack.
+        waiting_blocks: Number of days with submissions of jobs that waited under either policy. If it is
+            small, the interval of the queueing delay is meaningless. None in older reports.
+        late_frac: Fraction of the jobs with slack (a delay that the user accepts) that ended more than slack
+            + `LATE_S` later than under the baseline. None if no job has slack.
         urgent_jct_ratio: `jct_mean_ratio` of the jobs without slack; None if no job has slack.
     """
 
@@ -86,8 +85,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
     """Return the total of `ours` / the total of `theirs`, with an interval; None if `theirs` totals 0.
 
-    Both arguments are (B,) sums over the jobs of each block. The bootstrap draws whole blocks with
-    replacement, and uses the same blocks for both arguments. With fewer than ten blocks there is no interval.
+    Both arguments are (B,) sums over the jobs of each block. The bootstrap draws the same blocks for both.
+    With fewer than ten blocks there is no interval.
     """
     if not len(ours) or theirs.sum() <= 0:
         return None
@@ -100,7 +99,7 @@ def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int
 def draws_of_days(blocks: int, *, draws: int = DRAWS, seed: int = 0) -> NDArray[np.int64]:
     """Return how often each bootstrap draw contains each of B blocks, (draws, B).
 
-    With fewer than ten blocks the shape is (0, B), because an interval would be too narrow.
+    With fewer than ten blocks the shape is (0, B).
     """
     if blocks < MIN_BLOCKS:
         return np.zeros((0, blocks), np.int64)
@@ -137,10 +136,9 @@ def compare(
 ) -> Comparison:
     """Compare a policy with the baseline, by replays of the same jobs on the same cluster, one per seed.
 
-    Jobs in the same queue are not independent. Therefore the bootstrap draws whole days of submissions
-    (blocks). With fewer than ten days there is no interval, because shorter blocks would be even less
-    independent. The interval is valid only for this workload, not for other months. It is too narrow if a
-    queue lasts longer than a day.
+    Jobs in the same queue are not independent, so the bootstrap draws whole days of submissions (blocks).
+    With fewer than ten days there is no interval. The interval is valid only for this workload, and too
+    narrow if a queue lasts longer than a day.
     """
     both = ended_in_all([*ours, *baseline], measured)
     block = days(ours[0].trace.submit_s[both])
@@ -219,10 +217,7 @@ def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDA
 
 
 def days(submit_s: Floats) -> NDArray[np.int64]:
-    """Return the (J,) index of each job's block: its day since the first submission.
-
-    Days without submissions are not counted.
-    """
+    """Return the (J,) index of each job's day since the first submission, without empty days."""
     if not len(submit_s):
         return np.zeros(0, dtype=np.int64)
     _, numbers = np.unique(np.floor((submit_s - submit_s[0]) / DAY_S), return_inverse=True)

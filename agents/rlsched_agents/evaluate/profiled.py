@@ -18,12 +18,11 @@ from rlsched.workload.predict.facts import stem
 from rlsched.workload.trace import Trace
 
 COMMAND = "x_command"
-"""Trace column of the command lines of jobs. Predictors read this column too."""
+"""Trace column of the command lines of jobs."""
 NEED = "gpu_need_mib"
 """Trace column of the GPU memory that jobs use, MiB."""
 CORES, POWER = "core_need", "power_ratio"
-"""Trace columns of the cores that jobs can use, and of the ratio of their power to the power of the
-workload."""
+"""Trace columns of the cores that jobs can use, and of their power relative to the power of the workload."""
 
 
 class Profiled(NamedTuple):
@@ -43,12 +42,10 @@ class Profiled(NamedTuple):
 def with_profiles(trace: Trace, store: str | Path) -> Profiled:
     """For each job with a learnt profile, add to the trace the figures that the broker would assume.
 
-    - Workload: the catalogue's workload whose GPU time is nearest to the learnt GPU time. A job keeps the
-      workload that its column `workload` names.
+    - Workload: that of the column `workload`, else the catalogue's workload with the nearest GPU time.
     - GPU memory: the highest of three values: the bound below which 99 % of similar jobs stay, and the
       columns `gpu_need_mib` and `gpu_memory_mib`.
-    - Cores and power: from `job_requests.learnt_use`. Values in the columns `core_need` and
-      `power_ratio` take precedence.
+    - Cores and power: the columns `core_need` and `power_ratio`, else `job_requests.learnt_use`.
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.

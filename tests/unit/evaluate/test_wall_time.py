@@ -36,6 +36,6 @@ def test_kernels_that_are_compiled_in_the_replay_do_not_count(monkeypatch: pytes
         TRACE, SPEC, window_of(TRACE, None, None), predict_trace(TRACE, SPEC), [Policy("fifo")], [0]
     )
     began_s, compiled_s = time.monotonic(), COMPILING.took_s
-    outcome = run.run_task(task, lambda done: None)
+    outcome = run.run_task(task, lambda _: None)
     assert COMPILING.took_s - compiled_s >= COMPILES_S
     assert 0.0 < outcome.wall_s <= time.monotonic() - began_s - COMPILES_S
