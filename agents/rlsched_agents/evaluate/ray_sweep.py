@@ -1,8 +1,7 @@
 """Runs the tasks of an evaluation on a Ray cluster. Compiled rules still run in this process.
 
 A worker receives the jobs, the predictions and the files that a policy names, and returns the outcome as
-bytes. The nodes only need the same version of rlsched. A worker with other code rejects the task, because its
-results could differ.
+bytes. A worker with another version of rlsched's code rejects the task, because its results could differ.
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ CONNECT_TIMEOUT_S: Final = 120.0
 _TCP_TIMEOUT_S: Final = 5.0
 TRANSIENT: Final = ("Starting Ray client server failed", "psutil.ZombieProcess")
 """Error texts of Ray after which another attempt can succeed. For each Ray Client, Ray starts a process on
-the head node. If the port of this process is in use, the process exits at once, and Ray reports the first
-text. If Ray inspects the process after its exit, Ray reports the second text. The next attempt gets the next
-port.
+the head node. If the process's port is in use, the process exits, and Ray reports one of these texts. The
+next attempt gets the next port.
 """
 _ATTEMPTS: Final = 3
 _SAY_EVERY_S: Final = 1.0
@@ -91,7 +89,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Answer of a worker: the outcome, whose table lacks the jobs, or the error that ended the task."""
+    """Answer of a worker: the outcome without the jobs, or the error that ended the task."""
 
     outcome: Outcome | None = None
     records: dict[str, bytes] = field(default_factory=dict)
@@ -117,8 +115,8 @@ def run_on_ray(
 ) -> list[Outcome]:
     """Run all tasks: compiled rules locally, others on Ray. Outcomes are in the order of the tasks.
 
-    The results are the same as with `run.run_tasks`, bit for bit, except for measured times. The
-    decisions of a task are written on this machine after the task has finished.
+    The results are the same as with `run.run_tasks`, except for measured times. The decisions of a task are
+    written on this machine after the task has finished.
 
     Args:
         tasks: The tasks of one evaluation; they share their jobs.
@@ -277,7 +275,7 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
 
 
 def _teller(number: int, reports: Any) -> Callable[[float], None]:
-    """Return a worker's progress callback. It limits the rate of reports, and does not wait for answers."""
+    """Return a worker's progress callback, which limits the rate of reports."""
     said_s = time.monotonic()
 
     def tell(done: float) -> None:
@@ -293,10 +291,7 @@ _FILE_NAMES: Final = {"checkpoint": "model.zip", "dials": "dials.json", "rule": 
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
-    """Return the contents of the files that a policy names.
-
-    The strategy that rlsched contains is left out, because every node has it.
-    """
+    """Return the contents of the files that a policy names, without rlsched's own strategy."""
     settings, files = policy.settings, dict[str, bytes]()
     if policy.scheduler == "sb3" and _is_path(settings.checkpoint):
         files["checkpoint"] = model_file(settings.checkpoint).read_bytes()
@@ -313,10 +308,7 @@ def _is_path(setting: str) -> bool:
 
 @cache
 def build_id() -> str:
-    """Return an ID of the installed code and its strategy. Nodes with the same ID compute the same results.
-
-    The ID contains the versions of rlsched, numpy and numba, and a hash of rlsched's source files.
-    """
+    """Return an ID of the code: versions of rlsched, numpy and numba, and a hash of sources and strategy."""
     digest = hashlib.sha256()
     for package in (rlsched, rlsched_envs, rlsched_agents):
         root = Path(next(iter(package.__path__)))
@@ -384,7 +376,7 @@ def _try_address(address: str) -> None:
 
 
 def is_transient(error: str) -> bool:
-    """Return whether an error of Ray contains a text of `TRANSIENT`, so that another attempt can succeed."""
+    """Return whether an error of Ray contains a text of `TRANSIENT`."""
     return any(text in error for text in TRANSIENT)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BATCH: Final = 128
 """Maximum number of buffered records. Thousands of records would slow down garbage collection."""
 KEEP_BYTES: Final = 1 << 50
-"""Size limit of the store, bytes. It is so large that all records are kept, as the user requested."""
+"""Size limit of the store, bytes, so large that all records are kept."""
 _NEVER_S: Final = math.inf
 _STATES: Final = {NODE_DOWN: "down", NODE_DRAINED: "drained", NODE_UP: "up"}
 

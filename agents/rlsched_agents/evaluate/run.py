@@ -42,7 +42,7 @@ REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
 """Callback that gets a policy's name, a seed, and the progress of this replay (0 to 1)."""
 Loaded = dict[Policy, dict[int, Scheduler]]
-"""Schedulers by policy and seed. If decisions do not depend on the seed, only the first seed has one."""
+"""Schedulers by policy and seed; only by the first seed if decisions do not depend on the seed."""
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
@@ -141,7 +141,7 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Return the folder for the decisions of a run: `stem` in `records`, or else in `logdir`."""
+    """Return the folder for the decisions of a run: `stem` in `records`, otherwise in `logdir`."""
     folder = records or logdir
     return None if folder is None else folder / stem
 
@@ -158,18 +158,17 @@ def predictions_for(
 ) -> PredictedTimes:
     """Return the predictions of a trace. If no prediction is needed, all jobs get the same one.
 
-    Rules that keep the order of submission do not need predictions, and oracle rules use true run times.
-    Predictions require a replay of the history, which takes longer than a replay under these rules.
+    Predictions require a replay of the history, which takes longer than a replay under a rule without
+    predictions.
 
     Args:
         loaded: The policies to run.
         trace: The whole trace.
         spec: The cluster.
         window: Defines which jobs are measured, and when the replay begins. The predictor uses the recorded
-            ends of jobs that were submitted before the replay begins.
+            ends of earlier jobs.
         looked_at: Whether predictions are needed for models or for records of decisions.
-        kind: Predictor for jobs whose run time the trace does not predict
-            (`rlsched.workload.predict.kinds`).
+        kind: Predictor for jobs whose run time the trace does not predict (`rlsched.workload.predict.kinds`).
         progress: Called with the progress of the predictor.
     """
     if looked_at or any(is_fed(one) for schedulers in loaded.values() for one in schedulers.values()):
@@ -216,7 +215,7 @@ def say_nothing(policy: str, seed: int, done: float) -> None:
 def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
     """Replay one task, and store its decisions if requested.
 
-    A short replay compiles the kernels first, so that the measured time does not include compilation.
+    A short replay first compiles the kernels, which the measured time does not include.
     """
     progress(0.0)
     few, scheduler = first_jobs(task), task.scheduler()
@@ -252,9 +251,8 @@ def _replay(
 ) -> JobTable:
     """Replay the trace until the jobs of the warm-up and the window have started.
 
-    All jobs that arrive until then take part. Jobs that arrive later cannot change these starts. If no job
-    can be interrupted, the start of a job determines its end. If jobs can be interrupted, the replay
-    continues until the jobs of the warm-up and the window have ended.
+    Jobs that arrive later cannot change these starts. If jobs can be interrupted, the replay continues until
+    these jobs have ended.
     """
     engine, until_started = engine_of(task, scheduler), task.until_started
     if scheduler.rule is not None and records is None:
@@ -278,7 +276,7 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
 
 
 def is_compiled(task: Task) -> bool:
-    """Return whether a task only runs a compiled rule, which takes less time than the start of a process."""
+    """Return whether a task only runs a compiled rule."""
     return task.records is None and not task.policy.scheduler
 
 

@@ -244,13 +244,11 @@ def simulate(
         seeds: Seeds of the policies; results are means over the seeds.
         models: Models of speed and power, a models file, or "default"; None: jobs run as recorded in the
             trace.
-        profiles: Directory or journal of a broker; requires models. If the broker has measured jobs of the
-            same user and command line, a job runs as the workload nearest to the learnt GPU time, with the
-            learnt GPU memory (`with_profiles`). Pairs of workloads have the speeds that the broker has
-            observed.
+        profiles: Directory or journal of a broker; requires models. A job runs as the workload that the
+            broker has learnt from jobs of the same user and command line (`with_profiles`). Pairs of
+            workloads have the speeds that the broker has observed.
         prediction: Predictor for jobs whose run time the trace does not predict: `hedge` or `running-mean`.
-            None: `hedge` if the trace names users, jobs or commands, else `running-mean`. Predictions of a
-            trace are cached in the user's cache folder.
+            None: `hedge` if the trace names users, jobs or commands, else `running-mean`.
         objective: Defines the cost of a policy relative to the baseline: a name
             (`rlsched.objective.PRESETS`) or a TOML file; None: no costs are reported.
         records: Folder that gets a store of decisions for each policy.
@@ -259,8 +257,8 @@ def simulate(
             that run at the same time; 0: no limit.
         ray: Address of a Ray cluster that runs policies that are not compiled rules: `local`, `auto`,
             HOST:PORT or ray://HOST:PORT.
-        progress: True: show progress on standard error, as bars on a terminal, otherwise as a line at
-            intervals. None: show bars on a terminal, otherwise nothing. False: show nothing.
+        progress: True: show progress on standard error, as bars on a terminal, otherwise as lines. None: show
+            bars on a terminal only. False: show nothing.
 
     Raises:
         UnknownPolicyError: there is no such policy.
@@ -352,9 +350,7 @@ def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[P
 
 
 def models_of(models: Models | str | Path | None) -> Models | None:
-    """Return the models: as given, read from a file, or the default models if `models` is "default".
-
-    None if `models` is None.
+    """Return the models: as given, read from a file, or the default ones for "default"; None for None.
 
     Raises:
         InputError: the file cannot be read, or a setting is wrong.

@@ -29,10 +29,7 @@ RECORDED = "recorded"
 
 
 def print_report(report: Findings, console: Console) -> None:
-    """Print the verdict, the tables, and the legend of their columns.
-
-    The tables show the results of each policy, comparisons with the baseline, and waits by job size and VC.
-    """
+    """Print the verdict, the tables, and the legend of their columns."""
     _Tables(report, console).print()
 
 
@@ -388,10 +385,7 @@ def _ratio(value: Ratio | None) -> str:
 
 
 def _intervals(report: Findings) -> str:
-    """Return a note on confidence intervals for the title of the table of ratios.
-
-    The note states the smallest number of days of all comparisons.
-    """
+    """Return a note on confidence intervals, with the smallest number of days of all comparisons."""
     days = min(one.blocks or 0 for one in report.paired.values())
     if days < MIN_BLOCKS:
         return f"no intervals: {days} days of submissions, {MIN_BLOCKS} needed"

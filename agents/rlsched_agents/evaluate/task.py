@@ -72,7 +72,7 @@ class Task:
 
     @property
     def until_started(self) -> NDArray[np.bool_]:
-        """(J,) whether the replay must run until the job has started: true for warm-up and measured jobs."""
+        """(J,) whether the replay must run until the job has started."""
         wanted: NDArray[np.bool_] = self.trace.submit_s < self.window.until_s
         return wanted
 
@@ -112,7 +112,7 @@ def engine_of(task: Task, scheduler: Scheduler) -> Engine:
 
 
 def first_jobs(task: Task) -> Task:
-    """Return a copy of a task with only its first two jobs. Its short replay compiles the same kernels."""
+    """Return a copy of a task with only its first two jobs, whose replay compiles the same kernels."""
     return replace(
         task,
         trace=task.trace.select(slice(0, 2)),
@@ -124,8 +124,8 @@ def first_jobs(task: Task) -> Task:
 def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task], object]) -> int:
     """Compile the kernels that tasks need and that are not cached, in `workers` processes at the same time.
 
-    If only one kernel is missing, or with one process, nothing is compiled here: the replay compiles its
-    kernel itself. Outside of an `rlsched` command, nothing is done (`rlsched.compile.ahead`).
+    If only one kernel is missing, or with one process, the replay compiles it. Outside of an `rlsched`
+    command, nothing is done (`rlsched.compile.ahead`).
 
     Args:
         tasks: Replays of compiled rules.

@@ -36,8 +36,7 @@ class _Measure(NamedTuple):
 
 
 LEAST_JOBS: Final = 20
-"""Minimum number of jobs of the same size. With fewer jobs, the verdict does not report that they wait
-longer, because that can be chance."""
+"""Minimum number of jobs of the same size of which the verdict reports that they wait longer."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
@@ -45,12 +44,11 @@ _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 def verdict_of(report: Findings) -> str:
     """Return a sentence that compares the best policy, which has the lowest mean, to the baseline.
 
-    Both ran the same jobs. The compared mean is the mean queueing delay. With preemption or models, it is the
-    mean JCT, because queueing delay does not include waits after a preemption or changed run times. If the
-    policy is better than the baseline, the sentence also names the jobs that wait longer under this policy.
-    No gain is claimed if the confidence interval of the ratio contains 1 or is missing. The baseline is
-    reported as best only if the intervals of all policies are above 1. Policies that know the true run times
-    are left out.
+    The compared mean is the mean queueing delay. With preemption or models, it is the mean JCT, because
+    queueing delay does not include waits after a preemption or changed run times. The sentence also names the
+    jobs that wait longer under a better policy. No gain is claimed if the confidence interval of the ratio
+    contains 1 or is missing. The baseline is best only if the intervals of all policies are above 1. Policies
+    that know the true run times are left out.
     """
     measure = _measure_of(report)
     baseline, base = report.baseline, report.policies[report.baseline]
@@ -154,7 +152,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """Return the policy with the lowest ratio. Prefer policies whose ratio is not significantly above 1."""
+    """Return the policy with the lowest ratio, if possible one that is not significantly above 1."""
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best

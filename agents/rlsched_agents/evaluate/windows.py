@@ -14,7 +14,7 @@ from rlsched.workload.load import nodes_for_load, scaled_to_nodes
 from rlsched.workload.trace import Trace
 
 WARMUP_S: Final = 7 * 86400.0
-"""Length of the warm-up, seconds. Jobs submitted in this time before the window fill the cluster."""
+"""Length of the warm-up before the window, seconds; its jobs fill the cluster."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> Mea
 def scaled_cluster(
     trace: Trace, spec: ClusterSpec, window: MeasuredWindow, *, nodes: int | None, load: float | None
 ) -> ClusterSpec:
-    """Return the cluster for the replay: with `nodes` nodes, scaled to an offered `load`, or else unchanged.
+    """Return the cluster for the replay: with `nodes` nodes, scaled to an offered `load`, or unchanged.
 
     Raises:
         InputError: both `nodes` and `load` are given, or the cluster cannot be scaled in this way.

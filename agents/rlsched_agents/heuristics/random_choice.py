@@ -15,7 +15,7 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import policy_start, start_action
 
 WAIT_S: Final = 1_800.0
-"""After a *wait*, the scheduler decides again at the next event, but at most this time later, seconds."""
+"""Maximum time from a *wait* to the next decision, seconds. An event ends the wait earlier."""
 
 
 class RandomChoice(Scheduler):

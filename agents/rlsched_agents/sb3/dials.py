@@ -32,8 +32,8 @@ def read_strategy(path: str | Path) -> Strategy:
 def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
     """Return the strategy that sets the same dials as a network. `path`: file to name in errors.
 
-    The dials are the mean of the network's Gaussian distribution of actions. The mean is clipped, as
-    Stable-Baselines3 clips actions. If the network was trained with `squash_output`, tanh is applied instead.
+    The dials are the mean of the network's Gaussian distribution of actions, clipped, or after tanh with
+    `squash_output`.
 
     Raises:
         CheckpointError: the network does not have the layers of a strategy.

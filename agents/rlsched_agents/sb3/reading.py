@@ -1,9 +1,8 @@
 """Reads the network of a Stable-Baselines3 model without running code from the file.
 
-A model file is a zip archive with weights, and with settings in JSON. Some settings are pickles, which can
-run any code when they are read. Only the two pickles that describe the network are read. They may contain
-only plain values, and names of networks and optimisers of torch and of Stable-Baselines3. A pickle that calls
-a function is rejected.
+A model file is a zip archive with weights, and with settings in JSON. Some settings are pickles. Only the two
+pickles that describe the network are read. They may contain only plain values, and names of networks and
+optimisers of torch and of Stable-Baselines3. A pickle that calls a function is rejected.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NETWORKS: Final = (torch.nn.Module, torch.optim.Optimizer)
 _CALLS: Final = frozenset(
     ("REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 )
-"""Pickle instructions that run code. Plain values and class names do not need them."""
+"""Pickle instructions that run code."""
 
 
 def read_model(model: str | Path) -> tuple[ActorCriticPolicy, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from rlsched.engine.shadow.notes import Note, StartComparison, Watched
 
 SAME_INSTANT_S: Final = 10.0
-"""Starts with at most this difference count as simultaneous, seconds: Slurm schedules only at intervals."""
+"""Maximum difference between simultaneous starts, seconds: Slurm schedules only at intervals."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,8 +25,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         earlier: Number of starts that the policy wanted too, more than `SAME_INSTANT_S` earlier.
         not_then: Number of starts that the policy did not want at that time.
         same_nodes: Number of wanted starts for which Slurm chose the same nodes as the policy.
-        gpus_known: Number of wanted starts whose GPUs Slurm reported. Slurm does not report the GPUs of very
-            short jobs.
+        gpus_known: Number of wanted starts whose GPUs Slurm reported.
         same_gpus: Number of the `gpus_known` starts for which Slurm chose the same GPUs as the policy.
         instants: Number of instants at which Slurm started jobs, counted per partition.
         next: Number of the `instants` at which Slurm started the job that the policy would start next.
@@ -51,9 +50,8 @@ class FeatureOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         feature: Name of the feature.
-        minutes: Number of minutes with values outside the range. The shadow writes one note per minute.
-        most_frac: Fraction of the polls in a minute that had values outside the range; the largest of all
-            minutes.
+        minutes: Number of minutes with values outside the range.
+        most_frac: Largest fraction of the polls in a minute that had values outside the range.
         value: Last value outside the range.
         low: Minimum in training.
         high: Maximum in training.
@@ -83,8 +81,8 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
         outside: Features that were outside their ranges, most frequent first.
         note: Reason why features are not monitored; "" if they are.
         left: Number of jobs that are not compared, by reason.
-        standing: Number of jobs that, at the end of the period, the policy wanted to start and Slurm had not
-            started.
+        standing: Number of jobs that the policy wanted to start, and Slurm had not started by the end of the
+            period.
     """
 
     watched_s: float

@@ -26,9 +26,7 @@ HOUR_S: Final = 3600.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits of the same jobs under the site's rule and under the policy.
-
-    Both waits are from replays of each day, which start from the state recorded at midnight.
+    """Waits of the same jobs under the site's rule and under the policy, from replays of each day.
 
     Attributes:
         jobs: Number of jobs.
@@ -138,9 +136,8 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
     """Return the kind of blocks, and the ratio of the total waits (policy / site's rule) with an interval.
 
-    The bootstrap draws days if there are at least ten, otherwise hours. Days are replayed separately, so they
-    are independent. Hours of a day are not independent: the interval is too narrow if queues last longer than
-    an hour.
+    The bootstrap draws days if there are at least ten, otherwise hours. With hours, the interval is too
+    narrow if queues last longer than an hour.
 
     `since_s`: submission of each job, seconds after the first midnight. `ours`, `theirs`: waits under the
     policy and under the site's rule, seconds.

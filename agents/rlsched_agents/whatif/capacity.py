@@ -56,8 +56,8 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
     """Compute how many nodes could have slept in a replay under the default `PowerDownPlan`.
 
-    Time is divided into slots of ten minutes. The highest demand in a slot is used for the whole slot, so
-    waits for booting nodes are overestimated.
+    The highest demand in a slot of ten minutes is used for the whole slot, so waits for booting nodes are
+    overestimated.
 
     Args:
         table: Result of the replay.
@@ -104,8 +104,7 @@ def fewer(
     Args:
         cluster: The full cluster.
         replay: Replays the policy on a cluster.
-        measured: (J,) mask of the jobs whose waits count. A cluster on which one of them does not start is
-            too small.
+        measured: (J,) mask of the measured jobs. A cluster on which one of them does not start is too small.
         most_wait_s: Largest permitted mean wait, seconds: the mean wait under the site's rule on the full
             cluster.
         tell: Called with the progress, 0 to 1.

@@ -76,13 +76,12 @@ class Ends:
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """Return the end time of an attempt, and the outcome of its job.
 
-        - The journal records an attempt in which the job completed or failed: if `attempt` has the same start
-          as the recorded attempt, `attempt` ends at the recorded time. If not, `attempt` runs for the
-          recorded run time. If the job already ran at the start of the journal, `attempt` ends at the
-          recorded time.
-        - The journal records that the job was cancelled: if `attempt` has the same start as the job's last
-          recorded attempt, `attempt` ends at the recorded time. If not, the returned time is infinite,
-          because the cancellation will end the attempt.
+        - The job completed or failed in a recorded attempt: `attempt` ends at the recorded time if it has the
+          same start, or if the job already ran at the start of the journal. Otherwise, it runs for the
+          recorded run time.
+        - The job was cancelled: `attempt` ends at the recorded time if it has the same start as the job's
+          last recorded attempt. Otherwise, the time is infinite, because the cancellation will end the
+          attempt.
         - Otherwise the run time is predicted.
         """
         spec, ran_s = job.spec, 0.0
@@ -127,7 +126,7 @@ def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
 
 
 class _WaitOnce(Scheduler):
-    """A scheduler that waits in one partition, and in the others makes the decisions of a policy."""
+    """A scheduler that waits in one partition, and follows a policy in the others."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -249,7 +248,7 @@ class Life:
     def _due_s(self, now_s: float) -> float:
         """Return the earliest time at which a requested wait ends, or job eligibility must be reviewed.
 
-        The time is rounded up to milliseconds. If there is no such event, the time is infinite.
+        The time is rounded up to milliseconds; infinite: there is no such event.
         """
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
@@ -322,7 +321,7 @@ class Life:
     def _updates(self, entry: JobUpdated, now_s: float) -> bool:
         """Apply an update of a job, and return whether the scheduler must decide.
 
-        Begin time and dependencies are updated only if the job is queued in the continued state.
+        Begin time and dependencies are updated only if the job is queued.
         """
         job = self.state.jobs.get(entry.job)
         if entry.job not in self.state.arrays.live:

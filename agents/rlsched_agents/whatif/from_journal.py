@@ -1,8 +1,8 @@
 """Computes what would have happened in a broker after another choice at one decision.
 
-The state of the broker before the decision is rebuilt from its journal. From the decision on, the policy
-decides again. External events (submissions, cancellations, changes of nodes) happen as recorded. A job ends
-after its recorded run time, or after its predicted run time if none is recorded.
+The state before the decision is rebuilt from the broker's journal. Then the policy decides again. External
+events (submissions, cancellations, changes of nodes) happen as recorded. A job ends after its recorded run
+time, or after its predicted run time if none is recorded.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ _OUTSIDE: Final = (
     GpuMemorySeen,
     JobUnshared,
 )
-"""Types of journal entries that do not depend on decisions. They include requests to end an attempt
-(`AttemptEnding`), but not ends of attempts.
-"""
+"""Types of journal entries that do not depend on decisions, including requests to end an attempt."""
 
 
 def courses(

@@ -18,9 +18,7 @@ MOST_USERS: Final = 20
 LEAST_JOBS: Final = 30
 """Users with fewer jobs are not compared."""
 LONGER: Final = 1.1
-"""A group whose ratio of mean waits is above this value is reported even if the confidence interval of the
-ratio contains 1.
-"""
+"""A group with a higher ratio of mean waits is reported even if the confidence interval contains 1."""
 WORDS: Final = {True: "less", False: "longer"}
 
 

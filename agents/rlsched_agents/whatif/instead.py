@@ -31,7 +31,7 @@ def instead(
     Args:
         reader: Reader of the store.
         row: Row of the decision.
-        asked: The candidate to choose: `Candidate.number`, or `rule` for the choice of the policy's rule.
+        asked: The candidate to choose: `Candidate.number`, or `rule` for the rule's choice.
         hours: How long to continue after the decision, hours; infinite: to the end.
         within_s: Time limit of the computation, seconds.
 
@@ -76,9 +76,8 @@ def _replays(
 ) -> tuple[Course, Course]:
     """Return the recorded course after a decision of a replay, and the course after another choice.
 
-    The second course is always replayed. The first course is read from the store, or replayed in two cases.
-    If the run had models, the store has no energy at intermediate times. If the store is large, only a part
-    of the store is read.
+    The recorded course is read from the store. It is replayed if the run had models, because the store has no
+    energy at intermediate times, or if the store is large, because only a part of it is read.
     """
     task = task_of(reader.folder)
     other = replayed(task, record, choice, to_s, watch)

@@ -18,9 +18,7 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""If the other choice is to start a job later, and the job could start at once, the scheduler waits for this
-time, seconds. The next event ends the wait earlier.
-"""
+"""Maximum wait, seconds, if the other choice delays a job that could start at once."""
 
 
 class OtherChoice(Scheduler):
@@ -153,8 +151,8 @@ def _on_free(
 ) -> Start:
     """Return the start of a job on free GPUs, as the candidate `plan` of the decision describes it.
 
-    The placement rule chooses the GPUs. If the decision has several candidates on free GPUs, the job starts
-    on the node of `plan`, even if the rule chooses another node.
+    The placement rule chooses the GPUs. If the decision has several candidates on free GPUs, the node is that
+    of `plan`.
     """
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):

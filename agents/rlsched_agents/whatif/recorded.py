@@ -18,13 +18,13 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LEAST_JOBS: Final = 100
-"""With fewer jobs that have a recorded start, no rule is identified."""
+"""Minimum number of jobs with a recorded start that is needed to identify a rule."""
 LEAST_KNOWN_FRAC: Final = 0.5
 MOST_UNABLE_FRAC: Final = 0.01
-"""Maximum fraction of jobs that cannot run on the cluster, for example because nodes were removed."""
+"""Maximum fraction of jobs that cannot run on the cluster."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Maximum fraction of time with more busy GPUs than exist. Such times occur because system clocks differ."""
+"""Maximum fraction of time with more busy GPUs than exist: system clocks differ."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ class Under(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         policy: Name of the policy.
         toml: Settings of the policy as TOML.
-        oracle: Whether the policy knows the true run times. If so, its result is a bound, and it cannot be
-            `WhatIf.best`.
+        oracle: Whether the policy knows the true run times, and so cannot be `WhatIf.best`.
         wait_s: Mean wait, seconds.
         jct_s: Mean time from submission to end, seconds.
         against: Comparison with the site's rule on the same jobs; None for the site's rule itself.
@@ -120,7 +119,7 @@ def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
 
 
 def best_of(policies: list[Under]) -> str:
-    """Return the policy with the lowest ratio; only ratios significantly below 1 count; "": none."""
+    """Return the policy with the lowest ratio among ratios significantly below 1; "": none."""
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies

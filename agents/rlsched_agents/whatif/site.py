@@ -28,11 +28,10 @@ Tell = Callable[[str, float], None]
 """Callback that gets the current step, and the progress of the whole run (0 to 1)."""
 
 LEAST_WAIT_S: Final = 60.0
-"""Errors are divided by the recorded mean wait, or by this time if it is longer, seconds. Real schedulers run
-only at intervals."""
+"""Minimum of the mean wait by which errors are divided, seconds. Real schedulers run only at intervals."""
 SAME_START_S: Final = 60.0
 LEAST_LIMITS_FRAC: Final = 0.5
-"""If a smaller fraction of the jobs has a time limit, rules that use time limits are not tried."""
+"""Minimum fraction of jobs with a time limit for which rules that use time limits are tried."""
 GRADES: Final[dict[str, tuple[float, float, float]]] = {
     "A": (0.05, 0.15, 0.30),
     "B": (0.10, 0.20, 0.40),
@@ -49,8 +48,8 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
     """Errors of the waits in a replay, compared with the recorded waits of the same jobs.
 
     The unit of `mean_frac` and `by_*` is the recorded mean wait, or `LEAST_WAIT_S` if that is longer. In
-    `by_size_frac`, `by_partition_frac` and `by_day_frac`, errors of jobs in the same group cancel: the total
-    wait of each group is compared, and the absolute differences are summed and divided by the number of jobs.
+    `by_size_frac`, `by_partition_frac` and `by_day_frac`, errors within a group cancel: absolute differences
+    of the groups' total waits are summed and divided by the number of jobs.
 
     Attributes:
         jobs: Number of jobs.
@@ -76,7 +75,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grade(self) -> str:
-        """Grade of these errors: `A` to `C`, or `D`: the replay is too inaccurate to report results."""
+        """Grade of these errors: `A` to `C`; `D`: the replay is too inaccurate to report results."""
         groups = max(self.by_size_frac, self.by_partition_frac, self.by_day_frac)
         for grade, (mean, by_group, by_job) in GRADES.items():
             if abs(self.mean_frac) <= mean and groups <= by_group and self.by_job_frac <= by_job:
@@ -93,9 +92,8 @@ class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
         toml: Settings of the rule as TOML.
         all: Errors of one continuous replay of the whole history.
         last: Errors of the same replay in the last fifth of the history, for which results are reported.
-        stretches: Errors of separate replays of the days of the history, each from the recorded state at the
-            start of the day (`whatif.stretches`). None: not computed, because a rule has the best grade
-            without them.
+        stretches: Errors of separate replays of the days (`whatif.stretches`). None: not computed, because a
+            rule has the best grade without them.
         grade: The worse grade of `all` and `last`, or the grade of `stretches` if that is better.
         by_size: Recorded mean wait and mean wait in the replay, by number of GPUs.
         by_partition: Recorded mean wait and mean wait in the replay, by partition.

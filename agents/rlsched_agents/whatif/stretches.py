@@ -1,8 +1,7 @@
 """Replays a history in stretches of time (days), each from the state that was recorded at its start.
 
-A continuous replay of months differs more and more from the record even under the right rule. If the site
-starts one job a minute late, other jobs are skipped, and all later starts change until the queue is empty. If
-each stretch starts from a recorded state, such an effect is limited to one stretch.
+A continuous replay of months differs more and more from the record even under the right rule: a job that
+starts a minute late changes all later starts until the queue is empty.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ Ints = NDArray[np.int64]
 MOST_STRETCHES: Final = 60
 """Maximum number of stretches. A stretch is a day long, or longer if there would be more stretches."""
 MOST_AFTER_S: Final = 7 * DAY_S
-"""Jobs that are submitted more than this many seconds after the end of a stretch are not in its replay."""
+"""Jobs submitted later than this after the end of a stretch are not in its replay, seconds."""
 _BEFORE_S: Final = 1.0
-"""Jobs that run at the start of a stretch are submitted this time before the start, seconds, so that they
-start first."""
+"""Time before the start of a stretch at which its running jobs are submitted, seconds, so that they start
+first."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 
 
@@ -43,8 +42,8 @@ def replayed_waits(
 ) -> Floats:
     """Return the (J,) waits of jobs under a policy, seconds.
 
-    The wait of a job is taken from the replay of the stretch in which it is submitted. It is nan if the job
-    is submitted before the first stretch, or did not start.
+    The wait is from the replay of the stretch in which the job is submitted; nan if it is submitted in no
+    stretch, or did not start.
 
     Args:
         recorded: The recorded history.
