@@ -20,17 +20,16 @@ _log = logging.getLogger("rlsched.node")
 def adopt_attempts(store: AttemptStore, ranks: LiveRanks) -> list[LocalRank]:
     """Return every attempt on disk that a shim has claimed. Each attempt is in one of three states.
 
-    - Running: the shim that is recorded in the file `pid` still runs. This daemon watches the shim.
-    - Ended: there is an exit record. The end is reported until the broker acknowledges it. If the record says
-      that processes are left, they are killed first.
-    - Vanished: the shim does not run, and there is no exit record. The attempt's remaining processes are
-      killed, and its exit code is 137. If the machine has rebooted since the shim started, the reason is
-      `node_stopped`, and the broker can requeue the job. Otherwise, the reason is copied from the daemon's
-      order to end the attempt. Without such an order, the reason is `vanished`.
+    - Running: the shim still runs, and this daemon watches it.
+    - Ended: there is an exit record, and processes that it reports as left are killed first. The end is
+      reported until the broker acknowledges it.
+    - Vanished: the shim does not run, and there is no exit record. Remaining processes are killed; the exit
+      code is 137. If the machine has rebooted since the shim started, the reason is `node_stopped`, and the
+      broker can requeue the job. Otherwise, the reason is copied from the daemon's order to end the attempt;
+      without an order, it is `vanished`.
 
-    An attempt that no shim has claimed never started. This function claims the attempt itself and removes it
-    from disk, so that a shim that is still starting exits without running the command. The attempt is not
-    reported to the broker, and the broker sends its launch order again.
+    An attempt that no shim has claimed never started. This function claims it and removes it from disk, so
+    that its shim cannot start the command. The broker sends its launch order again.
     """
     attempts = []
     for key, directory in store.scan().items():
@@ -86,7 +85,7 @@ def _drop_unclaimed(key: AttemptKey, directory: AttemptDir) -> bool:
 
 
 def has_running_attempts(store: AttemptStore) -> bool:
-    """Return whether the shim of any attempt on disk runs. Removes attempts that no shim has claimed.
+    """Return whether any attempt on disk has a running shim. Removes attempts that no shim has claimed.
 
     Call this function only while no daemon runs.
     """
@@ -104,7 +103,7 @@ def has_running_attempts(store: AttemptStore) -> bool:
 def _limit_s(directory: AttemptDir) -> float | None:
     """Return the time limit that an attempt's shim enforces, seconds; infinite if there is no limit.
 
-    Return None if a daemon of an older version started the shim. Such a shim accepts no new limit.
+    None: a daemon of an older version started the shim, which accepts no new limit.
     """
     launch = directory.launch()
     if launch is None or not launch.hears_limits:

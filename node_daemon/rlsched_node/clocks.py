@@ -99,7 +99,7 @@ class ClockLocks:
         """Unlock the clocks that an earlier daemon locked for jobs that have ended.
 
         `held`: GPUs of running jobs. They are locked again to the clocks in the file, because the earlier
-        daemon may have been killed after it wrote the file, and before it changed the clocks.
+        daemon may have been killed before it locked them.
         """
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_Locked)
@@ -155,9 +155,8 @@ class ClockLocks:
     def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:
         """Unlock the clocks of these GPUs. GPUs that this node has not locked are not changed.
 
-        If a GPU cannot be unlocked, a warning is logged, and the GPU stays in the file, so that the next
-        daemon tries again. If `quietly` is True, such a GPU is removed from the file without a warning. This
-        is for GPUs that cannot have been locked, because the permission or the support is missing.
+        If a GPU cannot be unlocked, a warning is logged, and the next daemon tries again. If `quietly` is
+        True, such a GPU is only removed from the file, because it cannot have been locked either.
         """
         for gpu in [gpu for gpu in gpus if gpu in self._locked]:
             try:

@@ -14,8 +14,8 @@ import time
 from rlsched_node import records
 
 LOOK_S = 1.0
-"""Maximum sleep of a shim with a fence (`Fence`) between two readings of the clock, seconds. The sleep is
-short, because a suspension of the machine would prolong a long sleep."""
+"""Maximum sleep of a shim with a `Fence` between two readings of the clock, seconds. A suspension of the
+machine prolongs a sleep."""
 MAX_MARGIN_S = 5.0
 """Maximum margin for clock drift, and for the time that the kernel needs to kill processes, seconds."""
 
@@ -28,7 +28,7 @@ def since_boot_s() -> float:
 def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
     """Return (seconds without an answer after which a rank is ended, seconds between SIGTERM and SIGKILL).
 
-    The sum of both times is less than `lost_after_s`, by a margin.
+    The sum is less than `lost_after_s`, by a margin.
 
     Args:
         lost_after_s: `Launch.lost_after_s` of the rank, seconds.
@@ -45,9 +45,8 @@ def _margin_s(lost_after_s: float) -> float:
 def write_renewed(path: str, renewed_s: float) -> None:
     """Write the send time of the last answered heartbeat, seconds since boot.
 
-    The file is written in place, which needs no disk space. The file contains the line twice, so that a
-    partial write is detected. The first two fields of a line are a deadline (infinite) and a grace period
-    (0), which only shims of older versions read.
+    The file is written in place, which needs no disk space. It contains the line twice, so that a partial
+    write is detected. Only shims of older versions read the first two fields, a deadline and a grace period.
     """
     line = f"inf 0 {renewed_s:.3f}".ljust(63) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -60,7 +59,7 @@ def write_renewed(path: str, renewed_s: float) -> None:
 def read_renewed(path: str) -> float | None:
     """Return the send time of the last answered heartbeat, seconds since boot.
 
-    None: there is no file, or the file was written only in part.
+    None: there is no file, or a partial write.
     """
     try:
         first, second = records.read(path).decode("ascii").splitlines()
@@ -94,7 +93,7 @@ class Fence:
     def closed_grace_s(self) -> float | None:
         """Return the grace period, seconds, if the rank must end now because no broker answers.
 
-        Return None if the rank may continue, or if an earlier call has returned the grace period.
+        None: the rank may continue, or an earlier call has returned the grace period.
         """
         if not self._path or since_boot_s() < self._until_s:
             return None

@@ -1,9 +1,8 @@
 """MIG instances that this node has created.
 
-The daemon creates the instances of `--mig-create` before it opens its GPUs. When the daemon ends, it destroys
-these instances if no job runs. Each instance is recorded on disk before it is created, so that a later daemon
-can destroy it. While jobs run, their instances outlive the daemon. The next daemon uses these instances, and
-destroys the instances that its `--mig-create` does not name. Instances of other programs are never changed.
+The daemon creates the instances of `--mig-create` before it opens its GPUs, and destroys them at its end if
+no job runs. Otherwise the next daemon uses them, and destroys the instances that its `--mig-create` does not
+name. Each instance is recorded on disk before it is created. Instances of other programs are never changed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _ALL: Final = "all"
 _EXAMPLE: Final = "expected GPU:PROFILE,... such as 0:1g.10gb,1g.10gb,3g.40gb or all:1g.10gb"
 _log = logging.getLogger("rlsched.node")
 Layout = Mapping[int | None, tuple[str, ...]]
-"""Profiles of the instances to create, by NVML index of the GPU. The key None stands for each GPU."""
+"""Profiles of the instances to create, by NVML index of the GPU. The key None means each GPU."""
 
 
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,7 +153,7 @@ class MigInstances:
 
         Args:
             layout: The instances that this node has afterwards.
-            has_jobs: Jobs run on this node. In this case, nothing is destroyed or created.
+            has_jobs: Jobs run on this node, so nothing is destroyed or created.
 
         Raises:
             InputError: the layout is impossible, NVML refuses a call, or jobs run and the layout does not
@@ -269,9 +268,9 @@ class MigInstances:
     def _find(self, one: Instance, gpu: MigGpu) -> int | None:
         """Return the ID of the GPU instance that a record describes.
 
-        Return None if the instance does not exist, or if another program has created another instance in its
-        place. If the daemon was killed while it created the GPU instance, the record has no ID. In this case,
-        an instance with the recorded profile and place matches the record if it has no compute instance.
+        None: the instance does not exist, or another program's instance is in its place. If the daemon was
+        killed while it created the instance, the record has no ID. An instance with the recorded profile and
+        place then matches if it has no compute instance.
         """
         if not gpu.is_in_mig_mode:
             return None

@@ -110,8 +110,6 @@ def sync_directory(path: str) -> None:
 def claim(directory: str, identity: dict[str, Any]) -> bool:
     """Claim an attempt for this process: create the file `pid`. Return False if the file exists.
 
-    The shim and the daemon both call this function. A process that gets False must not start the attempt.
-
     Raises:
         FileNotFoundError: a daemon has claimed the attempt, and removed the directory.
     """

@@ -85,11 +85,10 @@ def explained_errors(wanted: int = 4) -> Iterator[None]:
 
 
 def type_of(gpus: GpuSet, named: str = "") -> str:
-    """Return the GPU type of a node.
+    """Return the GPU type of a node: `named`, or the models that the driver reports, joined by `+`.
 
-    The type is `named`. If `named` is "", the type consists of the models that the driver reports, joined by
-    `+`; the type is `generic` if the GPUs are simulated or no GPU answers. For MIG instances, the profile
-    follows the model, such as `H100-80GB/1g.10gb`.
+    The type is `generic` if `named` is "", and the GPUs are simulated or no GPU answers. For MIG instances,
+    the profile follows the model, such as `H100-80GB/1g.10gb`.
     """
     if gpus.kind == "simulated":
         return named or GENERIC

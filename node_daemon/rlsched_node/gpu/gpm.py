@@ -1,7 +1,7 @@
 """GPU performance monitoring (GPM): counters that NVML reads without a daemon or root (Hopper or newer GPUs).
 
-A metric is the difference of two samples. If a DCGM exporter reads the same counters, the two programs
-disturb each other; in that case use `rlsched node --no-gpm`.
+A metric is the difference of two samples. With a DCGM exporter that reads the same counters, use `rlsched
+node --no-gpm`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEVER = (
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
 LEAST_S = 0.1
-"""Minimum time between two samples, seconds. NVML's documentation requires it."""
+"""Minimum time between two samples, seconds (NVML's documentation)."""
 
 
 class GpmReading(NamedTuple):
@@ -118,7 +118,7 @@ class Gpm:
 
 @contextlib.contextmanager
 def _of_no_gpu() -> Iterator[None]:
-    """Turn an NVML error of a call without a GPU handle into a GpuError, which does not count as a lost GPU.
+    """Turn an NVML error of a call without a GPU handle into a GpuError, which does not mean a lost GPU.
 
     Errors which mean that the counters cannot be used at all (`_NEVER`) are raised unchanged.
     """

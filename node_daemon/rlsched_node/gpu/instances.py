@@ -1,7 +1,7 @@
 """MIG instances that a node offers as GPUs: their selection, their type names, their parts of the energy.
 
-A board is a physical GPU, which contains the instances. The operator or `rlsched_node.mig` has created the
-instances. A node offers GPUs of one type: whole GPUs, or the instances of one profile.
+A board is a physical GPU, which contains the instances. A node offers GPUs of one type: whole GPUs, or the
+instances of one profile.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Selection(NamedTuple):
 def profile_of(name: str) -> str:
     """Return the profile, such as `1g.5gb`, from NVML's name: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
 
-    Extra attributes of the profile (`1g.5gb+me`: media engines) are left out. The prefix of a compute
-    instance that has only a part of its GPU instance (`1c.2g.10gb`) stays, so that `slice_name` rejects it.
+    Attributes of the profile (`1g.5gb+me`: media engines) are left out. The prefix of a compute instance with
+    only a part of its GPU instance (`1c.2g.10gb`) stays; `slice_name` rejects it.
     """
     return name.rpartition(" MIG ")[2].partition("+")[0]
 
@@ -58,8 +58,8 @@ def select(found: Sequence[Unit], wanted: str) -> Selection:
     """Select the units that a node offers.
 
     Without a wanted profile, the node offers whole GPUs if any GPU is outside MIG mode, else the instances of
-    the most frequent profile. A GPU in MIG mode without instances is always selected, like a GPU that does
-    not answer, so that the node can show why the GPU is out of service.
+    the most frequent profile. A GPU in MIG mode without instances, or one that does not answer, is always
+    selected, and shown as out of service.
 
     Args:
         found: All GPUs and instances of the machine.
@@ -92,10 +92,9 @@ def select(found: Sequence[Unit], wanted: str) -> Selection:
 class BoardParts:
     """Divides a board's power and energy among its MIG instances. The parts add up to the whole.
 
-    NVML measures only the whole board. As in the simulator's model (`rlsched.models.power`), static power is
-    divided among the instances by their memory. The remaining power is divided among the instances with
-    processes, by their compute slices. This division is an assumption: no data on the power of instances is
-    public.
+    NVML measures only the whole board. As in `rlsched.models.power`, static power is divided among the
+    instances by their memory, and the remaining power among the instances with processes by their compute
+    slices. This division is an assumption: no data on the power of instances is public.
 
     Args:
         instances: All instances of the board, offered or not.
@@ -112,7 +111,7 @@ class BoardParts:
         self._counter_j: float | None = None
 
     def note_processes(self, uuid: str, is_busy: bool) -> None:
-        """Set whether an instance has processes. An instance counts as busy until this method is called."""
+        """Set whether an instance has processes; before the first call, it is busy."""
         self._is_busy[uuid] = is_busy
 
     def power_w(self, uuid: str, board_w: float) -> float:
@@ -125,7 +124,7 @@ class BoardParts:
         Args:
             uuid: UUID of the instance.
             counter_j: The board's energy counter, J.
-            board_w: The board's power, W; None: unknown, so that all power counts as static.
+            board_w: The board's power, W; None: unknown, so all power is static.
         """
         before_j, self._counter_j = self._counter_j, counter_j
         drawn_j = 0.0 if before_j is None else counter_j - before_j

@@ -1,8 +1,8 @@
 """Profiles of a GPU in MIG mode, and creation and destruction of its instances, through NVML.
 
-A GPU instance has memory slices and compute slices. rlsched creates one compute instance in a GPU instance,
-with all of its compute slices. Together, the two instances are a MIG device, which a job can use. This module
-does not change the MIG mode. NVML lists GPU instances for root only.
+A GPU instance has memory slices and compute slices. rlsched creates one compute instance in it, with all of
+its compute slices. Together, they are a MIG device, which a job can use. NVML lists GPU instances for root
+only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""NVIDIA GPUs and MIG instances through NVML. Sets SM clocks on request, and changes no limit or mode.
-
-`rlsched_node.gpu.mig` creates and destroys MIG instances.
-"""
+"""NVIDIA GPUs and MIG instances through NVML. Sets SM clocks on request, and changes no limit or mode."""
 
 from __future__ import annotations
 
@@ -83,10 +80,9 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class NvmlGpus:
-    """The GPUs that NVML lists on this machine, or the first `count` of them. MIG instances count as GPUs.
+    """The GPUs and MIG instances that NVML lists on this machine, or the first `count` of them.
 
-    A GPU that does not answer at the start is included; calls for this GPU raise GpuLostError until it
-    answers. Constant properties of a GPU are cached after its first answer. Calls for a GPU in MIG mode
+    Calls for a GPU that does not answer, even at the start, raise GpuLostError. Calls for a GPU in MIG mode
     without instances raise GpuUnfitError.
 
     Args:
@@ -190,7 +186,7 @@ class NvmlGpus:
         return self._by_number(self._units[gpu].board)
 
     def _by_number(self, board: int) -> Any:
-        """Return NVML's handle of a board, cached because the index can denote another GPU later."""
+        """Return NVML's handle of a board, cached because its index can change."""
         if self._handles[board] is None:
             try:
                 self._handles[board] = by_index(board)
@@ -322,9 +318,8 @@ class NvmlGpus:
     def why_clocks_are_fixed(self, gpu: int) -> str:
         """Return why this process cannot set the GPU's clocks; "" if it can.
 
-        The test is a call that needs the same permissions and changes nothing: it sets persistence mode to
-        its present value. NVML has no query for the permission to set clocks, and a reset of the clocks would
-        undo the setting of another program.
+        NVML has no query for this permission. The test is a call that needs the same permissions and changes
+        nothing: it sets persistence mode to its present value.
         """
         if self._units[gpu].uuid:
             return "a MIG instance shares the clock of its GPU"
@@ -339,7 +334,7 @@ class NvmlGpus:
 
     @typed_errors
     def lock_sm_clock(self, gpu: int, mhz: int) -> None:
-        """Limit the SM clock to `mhz`. The lowest clock stays allowed, so that an idle GPU can save power."""
+        """Limit the SM clock to `mhz`. Lower clocks stay allowed, so that an idle GPU can save power."""
         lowest_mhz = min(self._supported_clocks_mhz(gpu), default=mhz)
         pynvml.nvmlDeviceSetGpuLockedClocks(self._handle(gpu), min(lowest_mhz, mhz), mhz)
 
@@ -536,7 +531,7 @@ class NvmlGpus:
 
     @typed_errors
     def _supported_clocks_mhz(self, gpu: int) -> list[int]:
-        """Return the SM clocks available at the highest memory clock, which rlsched does not change."""
+        """Return the SM clocks available at the highest memory clock."""
         memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(self._board(gpu)))
         clocks = pynvml.nvmlDeviceGetSupportedGraphicsClocks(self._board(gpu), memory_mhz)
         return sorted({int(mhz) for mhz in clocks}, reverse=True)
@@ -626,7 +621,7 @@ class NvmlGpus:
 
 
 class _Look:
-    """One reading of all values of a GPU. Each value needs its own call, which can fail independently."""
+    """One reading of all values of a GPU. Each value has its own call, which can fail."""
 
     def __init__(self) -> None:
         self.is_answered = False
@@ -731,9 +726,7 @@ def _uuid_or_none(handle: Any) -> str | None:
 
 
 def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a function; if the call fails, repeat it once.
-
-    A call that is not supported or not permitted is not repeated.
+    """Call a function, and repeat it once if the call fails, unless it is not supported or not permitted.
 
     Raises:
         GpuError: the call failed twice, or is not supported or not permitted.
@@ -754,9 +747,7 @@ def _remembered(known: dict[int, _T], ask: Callable[[int], _T], gpu: int) -> _T:
 
 
 def _answers(read: Callable[[int], object], gpu: int) -> bool:
-    """Return whether this GPU supports and permits a call.
-
-    Return True if the call fails for another reason, so that it is tried again later.
+    """Return whether this GPU supports and permits a call; True if the call fails for another reason.
 
     Raises:
         GpuLostError, GpuUnavailableError: the GPU does not answer.

@@ -53,7 +53,7 @@ class Recorder:
     Args:
         gpus: GPUs to record.
         path: File to write; an existing file is overwritten.
-        clock: Function that returns monotonic seconds. The times in the recording count from its start.
+        clock: Function that returns monotonic seconds.
 
     Raises:
         InputError: the file cannot be written.

@@ -16,7 +16,7 @@ from rlsched_node.gpu.truth import SimulatedTruth
 
 SM_CLOCK_IDLE_MHZ = 210
 SM_CLOCK_BUSY_MHZ = 1_980
-"""Highest SM clock of an H100, used for all types. A locked clock counts as a fraction of this clock."""
+"""Highest SM clock of an H100, used for all types. A locked clock is a fraction of this clock."""
 SM_CLOCK_STEP_MHZ = 15
 CPUS_NEAR = 16
 
@@ -25,10 +25,10 @@ class SimulatedGpus:
     """Simulated GPUs of one type. The simulator's models compute their readings from the jobs on them.
 
     The figures of a GPU type are in `GPU_FIGURES`, the figures of a job's workload in the catalogue. A job
-    without a workload gets the median of all workloads. Jobs on a shared GPU divide the GPU's time: together
-    they use the fraction 1 - product(1 - u), where u is the utilisation of each job without the others. Each
-    job's part of this fraction is proportional to its u. Values that no model computes are None, such as
-    tensor cores, bandwidth and temperature. The same calls at the same times give the same readings.
+    without a workload gets the median of all workloads. Jobs on a shared GPU together use the fraction 1 -
+    product(1 - u) of the time, where u is the utilisation of each job without the others. Each job's part is
+    proportional to its u. Values that no model computes are None, such as temperature. The same calls at the
+    same times give the same readings.
 
     Args:
         count: Number of GPUs, 1 to `MAX_GPUS_PER_NODE`.

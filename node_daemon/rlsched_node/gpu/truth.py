@@ -35,8 +35,7 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     Attributes:
         workload: Figures by name of the workload; other workloads have the catalogue's figures. For a job
             without a named workload, the environment variable `SIMULATED_VARIABLE`
-            (`rlsched_node.processes.attempt`) can name a workload, which may be missing from the catalogue.
-            The broker does not read this variable.
+            (`rlsched_node.processes.attempt`) can name one, also outside the catalogue.
         pair: Speeds of pairs of workloads that share a GPU. Other pairs divide the GPU's time as described in
             `SimulatedGpus`.
     """

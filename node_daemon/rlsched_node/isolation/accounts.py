@@ -1,8 +1,7 @@
 """Looks up accounts of this machine. A directory service that hangs does not block the daemon.
 
-Each lookup runs in its own thread, and the caller waits for it for a limited time. If the lookup fails or
-takes longer, the caller gets the account from the last successful lookup of the name. If no lookup of the
-name was successful, the caller gets `AccountsAwayError`, and can retry.
+Each lookup runs in its own thread, and the caller waits for a limited time. If the lookup fails or takes
+longer, the caller gets the result of the last successful lookup of the name, or else `AccountsAwayError`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One control group (cgroup v2) for each rank, if the daemon may create groups.
 
-A process can leave its session, its parent and its environment, but not its control group. `cgroup.kill` ends
-all processes of a group at once. If the kernel's controllers are delegated to the daemon, a group also has
-limits: memory, processes, processors, and weights for processor and disk time.
+A process cannot leave its control group, and `cgroup.kill` ends all processes of a group at once. If the
+kernel's controllers are delegated to the daemon, a group also has limits: memory, processes, processors, and
+weights for processor and disk time.
 
 The shim imports this module, so it imports only the standard library.
 """
@@ -54,8 +54,7 @@ class Cgroup:
         """Fork like `os.fork`, in a process with one thread. The child and its descendants are in the group.
 
         If the kernel supports it (Linux 5.7), the child is created in the group. Otherwise, the child moves
-        into the group, which takes about 10 ms on an idle machine, because the kernel waits until no other
-        processor is forking.
+        into the group, which takes about 10 ms.
         """
         pid = _born_in(self.path) if self.path else -1
         if pid < 0:
@@ -218,7 +217,7 @@ def _give_on(group: str, wanted: Collection[str]) -> str:
     """Enable controllers for the groups below a group. Return why that failed; "" if it succeeded.
 
     All controllers are enabled with one write. With one write per controller, a group that contains processes
-    would accept only `cpu`, and the groups below it would be threaded and accept no process.
+    would accept only `cpu`.
     """
     if not wanted:
         return ""
@@ -237,8 +236,8 @@ def _give_on(group: str, wanted: Collection[str]) -> str:
 def _step_aside(group: str) -> str:
     """Move this process into a subgroup, if it is the only process in its group.
 
-    In a systemd unit without `DelegateSubgroup=`, the process is not moved, because systemd would start the
-    next daemon in the parent group. That start fails while jobs run in the groups below.
+    In a systemd unit without `DelegateSubgroup=`, the process is not moved, because systemd could not start
+    the next daemon in the parent group while jobs run.
 
     Returns:
         Why the process was not moved; "" if it was moved.

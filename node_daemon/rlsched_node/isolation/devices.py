@@ -1,14 +1,13 @@
 """Denies a control group the GPUs and MIG instances that its rank does not hold, with BPF programs (bpf(2)).
 
-GPUs have files /dev/nvidiaN, MIG instances have files /dev/nvidia-caps/nvidia-capM. A program that uses a MIG
-instance opens two such files: one for the GPU instance, and one for the compute instance. The driver lists
-the minor numbers M in /proc/driver/nvidia/capabilities (NVIDIA's MIG guide, device nodes and capabilities).
-Processes with CAP_SYS_ADMIN, such as processes of root, need no files in /dev/nvidia-caps.
+GPUs have files /dev/nvidiaN. A MIG instance has two files /dev/nvidia-caps/nvidia-capM: one for the GPU
+instance, and one for the compute instance. The driver lists the minor numbers M in
+/proc/driver/nvidia/capabilities (NVIDIA's MIG guide, device nodes and capabilities). Processes with
+CAP_SYS_ADMIN do not need them.
 
-cgroup v2 has no file for devices. Instead, the kernel runs a program of type BPF_PROG_TYPE_CGROUP_DEVICE
-(Linux 4.15; kernel, cgroup-v2.rst, «Device controller»). Numbers and structures below are from linux/bpf.h. A
-program stays loaded as long as its group exists. To load a program, a process needs root, or CAP_BPF with
-CAP_NET_ADMIN.
+For devices, the kernel runs a program of type BPF_PROG_TYPE_CGROUP_DEVICE (Linux 4.15; kernel, cgroup-v2.rst,
+«Device controller»). Numbers and structures below are from linux/bpf.h. A program stays loaded as long as its
+group exists. To load a program, a process needs root, or CAP_BPF with CAP_NET_ADMIN.
 """
 
 from __future__ import annotations

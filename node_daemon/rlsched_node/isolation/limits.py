@@ -14,11 +14,11 @@ RESERVED_MIB: Final = (512, 16_384)
 """Minimum and maximum memory that is reserved for the daemon, shims and kernel, MiB. No job gets it."""
 OOM_FIRST: Final = 500
 """`oom_score_adj` of a rank that requested no memory. If the node's memory is full, the kernel kills such a
-rank before ranks that requested memory. The kernel treats a process with this value as if it used half of the
-node's memory in addition to its own use (proc(5): the maximum, 1000, adds all of the memory)."""
+rank before ranks that requested memory: the value adds half of the node's memory to the rank's own use
+(proc(5))."""
 MAX_PROCESSES: Final = 16_384
-"""Default limit of processes and threads of a rank; half of the kernel's limit if that is less. A rank with
-eight GPUs, sixteen data loaders per GPU and a hundred threads per loader needs 12,800."""
+"""Default limit of processes and threads of a rank; half of the kernel's limit if that is less. Eight GPUs
+with sixteen data loaders of a hundred threads each need 12,800."""
 
 
 class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,9 +70,8 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
     """Set a rank's limits on its new control group. Return the limits that the group does not enforce.
 
-    The shim sets the returned limits on the rank's processes. The returned limits include memory only if the
-    job requested memory. RLIMIT_DATA also counts memory that a process has reserved but never used, and could
-    end harmless programs.
+    The shim sets the returned limits on the rank's processes. They include memory only if the job requested
+    memory, because RLIMIT_DATA also limits memory that is reserved and never used.
     """
     cpus = on_machine(limits.cpus)
     held = group.write(
@@ -98,8 +97,8 @@ def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
 def on_machine(cpus: list[int]) -> list[int]:
     """Return the processors of this machine that represent the given processors of a node.
 
-    A processor that this process may use represents itself. Other processors, such as the processors of
-    simulated GPUs, are mapped to processors that this process may use.
+    A processor that this process may use represents itself. Others, such as simulated ones, are mapped to
+    processors that this process may use.
     """
     here = sorted(os.sched_getaffinity(0))
     return sorted({cpu if cpu in here else here[cpu % len(here)] for cpu in cpus})

@@ -17,7 +17,7 @@ from rlsched_node.isolation.accounts import SystemAccounts
 FIRST_UID = 1000
 """Accounts with a lower user ID are system accounts. They run jobs only if `--users` names them."""
 UMASK = 0o022
-"""Umask of jobs that run as their owner. The daemon's own umask is stricter."""
+"""Umask of jobs that run as their owner."""
 
 
 class OwnerError(RlschedError):

@@ -1,7 +1,7 @@
 """State of the node's ranks, from the launch order to the acknowledged end.
 
-The module starts no processes and reads no clocks. Orders are idempotent: while the daemon runs, it remembers
-the ranks that it has started, ended or refused. A later daemon knows the ranks that are recorded on disk.
+The module starts no processes and reads no clocks. Orders are idempotent while the daemon runs. A later
+daemon knows only the ranks that are recorded on disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rlsched_node.processes.steps import (
 
 FORGET_GRACE_S = 5.0
 HARD_KILL_AFTER_S = 5.0
-"""If a rank still runs this time after its grace period, seconds, the daemon itself kills its processes."""
+"""Time after a rank's grace period, seconds, after which the daemon itself kills its processes."""
 
 
 class NodeAttempts:
@@ -49,9 +49,8 @@ class NodeAttempts:
         attempts: Attempts that an earlier daemon left.
 
     Attributes:
-        known: Every rank that this node has started or was ordered to end, so that no rank starts twice. A
-            rank of another cluster keeps its GPUs until it has ended. Its exit report is kept until a broker
-            of that cluster acknowledges it.
+        known: Every rank that this node has started or was ordered to end, so that no rank starts twice. The
+            exit report of another cluster's rank is kept until a broker of that cluster acknowledges it.
         tells_limits: The broker accepts reports of time limits.
         tells_output: The broker accepts reports that output could not be copied to the job's output file.
     """
@@ -194,7 +193,7 @@ class NodeAttempts:
                 yield from self._end(attempt, grace_s, "node_stopped", now_s)
 
     def drop_waiting(self) -> None:
-        """Drop waiting ranks, because their orders may be outdated. The broker sends valid orders again."""
+        """Drop waiting ranks. The broker sends valid orders again."""
         for attempt in [a for a in self._open.values() if a.phase is Phase.WAITING]:
             self._drop(attempt)
 
@@ -311,10 +310,7 @@ class NodeAttempts:
         return ""
 
     def _start_waiting(self) -> Iterator[Effect]:
-        """Start each waiting rank, unless another rank on one of its GPUs is being ended.
-
-        A new rank shares its GPUs with the ranks that run on them.
-        """
+        """Start each waiting rank, unless another rank on one of its GPUs is being ended."""
         left = {gpu for attempt in self.live if attempt.is_ending for gpu in attempt.gpus}
         for attempt in self._open.values():
             if attempt.phase is Phase.WAITING and left.isdisjoint(attempt.gpus):
@@ -381,7 +377,7 @@ class NodeAttempts:
 def _joint_mhz(tenants: Sequence[LocalRank]) -> int:
     """Return the clock for ranks on the same GPUs, MHz: the highest of their ordered clocks.
 
-    Return 0 if no clock is ordered for one of the ranks. The simulator applies the same rule.
+    0: no clock is ordered for one of the ranks.
     """
     asked = [attempt.asked_mhz for attempt in tenants]
     return max(asked, default=0) if all(asked) else 0

@@ -2,10 +2,8 @@
 
 If a job was submitted with `--lost-after T`, the broker starts the job elsewhere after T without a message
 from a node of the job. The node ends the job before that time, so that the job never runs twice at the same
-time. The node records the send time of each heartbeat. If the broker answers a heartbeat, the broker measures
-T from the send time of that heartbeat or from a later time. The lease file contains the send time of the last
-answered heartbeat. The shims read this file, and end their ranks even if no daemon runs. Jobs without
-`--lost-after` continue while the broker is unreachable.
+time. T begins at the send time of the last answered heartbeat or later. The lease file contains this send
+time. The shims read the file, and end their ranks even if no daemon runs.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class Lease:
     def record_answer(self, request: int) -> RenewLease | None:
         """Record the answer to a heartbeat or a `Hello`. Return the effect that renews the lease.
 
-        Return None if an answer to a later message was already recorded, or the request ID is unknown.
+        None: an answer to a later message was recorded before, or the request ID is unknown.
         """
         sent_s = self._sent_s.pop(request, -math.inf)
         if sent_s <= self._renewed_s:
@@ -47,6 +45,6 @@ class Lease:
     def has_run_out(self, lost_after_s: float, grace_s: float, now_s: float) -> bool:
         """Return whether a job with this `lost_after_s` must end, because the broker may start it elsewhere.
 
-        Return False if `lost_after_s` is 0.
+        False if `lost_after_s` is 0.
         """
         return lost_after_s > 0 and now_s >= self._renewed_s + fence_times(lost_after_s, grace_s)[0]

@@ -19,9 +19,9 @@ from rlsched_node.processes.steps import Connected, Disconnected, Event, Receive
 MAX_DROPS_LOGGED = 20
 LINGER_MS = 200
 RENEW_S = 10.0
-"""After this time without a broker's `Welcome`, seconds, a node connects with a new socket."""
+"""Time without a broker's `Welcome`, seconds, after which a node connects with a new socket."""
 NEXT_S = 3.0
-"""After this time without a `Welcome`, seconds, a node with several broker addresses connects to the next."""
+"""Time without a `Welcome`, seconds, after which a node with several addresses connects to the next one."""
 APART_S = 0.1
 """Pause before the next address if no process listens at the present address, seconds."""
 LOOK_AROUND_S = 5.0
@@ -39,8 +39,7 @@ class BrokerLink:
     """A DEALER socket that reconnects by itself; `renew` replaces the socket if it does not.
 
     Args:
-        addresses: tcp://HOST:PORT of the broker and its standbys. The node keeps the first address that
-            answers, until a later broker of the same cluster answers at another address (`look_around`).
+        addresses: tcp://HOST:PORT of the broker and its standbys.
         pair: The node's keys.
         broker_public: The broker's public key, z85.
         elapsed: Monotonic clock, seconds.
@@ -96,9 +95,8 @@ class BrokerLink:
     def renew(self, is_registered: bool) -> bool:
         """Open a new socket after `RENEW_S` without a registration. Return whether a socket was opened.
 
-        With several addresses, the new socket is opened after `NEXT_S`, and uses the next address. A new
-        socket is needed because libzmq closes a connection when a frame exceeds the size limit, and then
-        never reconnects.
+        With several addresses, the new socket is opened after `NEXT_S`, and uses the next address. After a
+        frame above the size limit, libzmq never reconnects by itself.
         """
         now_s = self._elapsed()
         if is_registered:
@@ -123,9 +121,8 @@ class BrokerLink:
     def look_around(self, cluster: str, epoch: int) -> None:
         """Probe the other addresses, one every `LOOK_AROUND_S`, for a later broker of this cluster.
 
-        A later broker has a higher epoch; `renew` then connects to its address. A broker answers a probe with
-        its epoch (`SayHello`), and a standby does not answer. If a probe finds a broker with a lower epoch,
-        the node sends a `LaterBroker` to that broker.
+        A later broker has a higher epoch; `renew` then connects to it. A broker answers a probe with its
+        epoch (`SayHello`); a standby does not answer. A broker with a lower epoch gets a `LaterBroker`.
         """
         if len(self._addresses) == 1:
             return

@@ -1,7 +1,7 @@
 """The node's state machine: computes the effects of an event at a given time.
 
-The state machine uses no sockets, starts no processes and reads no clocks. This module contains the state of
-the node's connection to its broker; `attempts.py` contains the state of its ranks.
+The state machine uses no sockets, starts no processes and reads no clocks. `attempts.py` contains the state
+of the node's ranks.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ ENDED_REPEAT_S = 2.0
 MAX_LOG_BYTES = 1 << 19
 REMEMBER_S = 600.0
 MOST_REMEMBERED = 500
-"""Maximum number of acknowledged ends that a node reports again in its `Hello`. If a standby takes over, its
-copy of the journal may lack them."""
+"""Maximum number of acknowledged ends that a node reports again in its `Hello`, for a standby that lacks
+them."""
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _HEARTBEAT_RANGE_S = (0.05, 60.0)
 
@@ -320,8 +320,7 @@ class NodeMachine:
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
         """Join another cluster. Its job IDs denote other jobs, and its epochs are counted separately.
 
-        Ends that the broker of the previous cluster has not acknowledged are kept for that broker, unless the
-        node forgets the previous cluster.
+        Unacknowledged ends are kept for the previous broker, unless the node forgets the previous cluster.
         """
         self.cluster, self.epoch = welcome.cluster, welcome.epoch
         yield Persist(self.cluster, self.epoch)

@@ -33,9 +33,8 @@ LONGEST_SOCKET: Final = "control_privileged"
 _COMM: Final = PROGRAM[:15]
 _POLL_S: Final = 0.02
 _EMPTY_LISTINGS: Final = 3
-"""After this number of consecutive listings of /proc without MPS processes, all MPS processes count as ended.
-A single listing can miss a daemon that is starting, if the daemon is forked after the listing began, and its
-parent exits before the listing reaches the parent."""
+"""Number of consecutive listings of /proc without MPS processes after which all MPS processes have ended. A
+single listing can miss a daemon that is just being forked."""
 _MOST_LOG_BYTES: Final = 1 << 20
 _FATAL = re.compile(rb"fatal (?:exception|fault|error)", re.IGNORECASE)
 _CLIENT = re.compile(rb"client[^\n]*?\bpid:?\s*(\d+)", re.IGNORECASE)
@@ -60,7 +59,7 @@ class MpsControl:
 
     Args:
         directory: Directory of this daemon; `pipe` and `log` in it belong to the account, with mode 0700.
-        uuids: UUIDs of the GPUs that the clients share. GPU indices are not used, because MPS renumbers GPUs.
+        uuids: UUIDs of the GPUs that the clients share; MPS renumbers indices.
         user: Account of the clients, which also runs the daemon; None: the account of this process.
         inherited: Environment from which `PATH`, `LD_LIBRARY_PATH` and `LANG` are taken.
         spared: Process IDs that the node daemon never treats as processes of a rank. This class adds the IDs
@@ -152,8 +151,8 @@ class MpsControl:
         """Return the fatal exceptions that the servers have logged since the last call.
 
         Each entry is the process ID of the client that caused the exception; 0 if the log does not name it.
-        NVIDIA documents that the server logs these exceptions, but not the wording. A line counts if it
-        contains `fatal exception`, `fatal fault` or `fatal error`.
+        NVIDIA does not document the wording: any line with `fatal exception`, `fatal fault` or `fatal error`
+        is taken.
         """
         try:
             with (self.logs / "server.log").open("rb") as file:

@@ -1,8 +1,8 @@
 """The MPS control daemons of a node: one for each account and set of GPUs that jobs share.
 
-A control daemon is started for the first rank that shares the GPUs, and ends after the last such rank. Before
-the start, a record of the control daemon is written to disk, so that the next node daemon can adopt or end
-the control daemon. The node daemon's loop waits only for this start. A thread sends all other commands.
+A control daemon is started for the first rank that shares the GPUs, and ends after the last one. Its record
+on disk allows the next node daemon to adopt or end it. The node daemon's loop waits only for this start. A
+thread sends all other commands.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ LOOK_S: Final = 5.0
 """Seconds between two listings of a control daemon's clients."""
 TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
-"""A rank's failure up to this time after the fault of an MPS server is attributed to the fault, seconds."""
+"""Time after the fault of an MPS server in which a rank's failure is attributed to the fault, seconds."""
 LEFT_S: Final = 10.0
-"""A fault of an MPS server up to this time after the failure of a rank counts as related to the failure,
-seconds. The node can detect the end of a killed rank before the server detects it.
+"""Maximum time from a rank's failure to a fault of an MPS server that caused it, seconds. The node can detect
+the end of a killed rank before the server does.
 """
 FIRST_S: Final = 30.0
-"""For this time after the start of a rank, seconds, the clients are listed every `TURN_S` until a server is
+"""Time after the start of a rank, seconds, in which the clients are listed every `TURN_S` until a server is
 known. Otherwise, they are listed every `LOOK_S`."""
 RETRY_S: Final = 60.0
-"""After a failed start of a control daemon, no other start is attempted for this time, seconds."""
+"""Minimum time between a failed start of a control daemon and the next attempt, seconds."""
 CLOSE_S: Final = 20.0
 """Maximum time that a stopping node daemon waits for unused control daemons to exit, seconds."""
 THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -102,12 +102,12 @@ class _Daemon:
         failed: Ranks that failed in the last `LEFT_S`, each with the time of its failure, monotonic seconds.
         joined_s: Time at which the last rank joined, monotonic seconds.
         clients: Process IDs of the clients at the last answer.
-        directories: Directory of the job, by process ID. The keys are all clients that were ever listed, and
-            the processes that ran when this node daemon adopted the control daemon.
+        directories: Directory of the job, by process ID, for all clients ever listed and the processes at the
+            adoption of the control daemon.
         servers: Process IDs of the servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
         suspects: Ranks with a process that used a GPU and was not an MPS client at the last answer.
-        outside: Ranks that were in `suspects` at the last two answers. They use a GPU without MPS.
+        outside: Ranks that were in `suspects` at the last two answers: they use a GPU without MPS.
         error: Last error; "" if the control daemon answers.
     """
 
@@ -142,8 +142,8 @@ class MpsSharing:
 
     Args:
         directory: The node's directory.
-        enabled: Ranks that share GPUs run under MPS. If False, no control daemon is started, but control
-            daemons of an earlier node daemon serve the ranks that use them.
+        enabled: Ranks that share GPUs run under MPS. If False, only control daemons of an earlier node daemon
+            run.
         environment: Environment of the node daemon.
         spared: Process IDs that the node daemon never treats as processes of a rank. This class adds and
             removes the IDs of MPS processes.
@@ -249,10 +249,7 @@ class MpsSharing:
         return found
 
     def terms_of(self, key: AttemptKey) -> MpsTerms | None:
-        """Return how the rank's shim reaches its control daemon; None if the rank runs without MPS.
-
-        The shim ends the rank's GPU work through the control daemon before SIGKILL.
-        """
+        """Return how the rank's shim reaches its control daemon; None: the rank runs without MPS."""
         daemon = self._of(key)
         return None if daemon is None else daemon.control.terms
 
@@ -271,9 +268,8 @@ class MpsSharing:
     def attribute(self, ended: Exited) -> Exited:
         """Return the end of a rank, with a reason if the fault of an MPS server ended the rank.
 
-        A fault ends all clients on the GPU. If the server's log names the rank that caused the fault, this
-        rank gets no reason, and the other ranks get `MPS_NEIGHBOUR_FAULT`. If the log does not name a
-        single rank, all ranks get `MPS_FAULT`.
+        A fault ends all clients on the GPU. If the server's log names the rank that caused it, the other
+        ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise, all ranks get `MPS_FAULT`.
         """
         daemon = self._of(ended.key)
         if daemon is None or ended.exit_code == 0:
@@ -470,8 +466,7 @@ class MpsSharing:
     def _find_strangers(self, daemon: _Daemon) -> None:
         """Find the ranks that use GPUs without MPS: compare the processes on GPUs with the clients of MPS.
 
-        A rank runs without MPS if, at two consecutive calls, one of its running processes on a GPU was not a
-        client.
+        A rank is found if, at two consecutive calls, one of its running processes on a GPU was not a client.
         """
         on_gpus = daemon.on_gpus
         self._list_clients(daemon)

@@ -27,8 +27,8 @@ VANISHED = "vanished"
 EXIT_KILLED = shim.EXIT_KILLED
 """Exit code of a rank that was ended before it started (128 + SIGTERM)."""
 SIMULATED_VARIABLE = "RLSCHED_SIMULATED_WORKLOAD"
-"""Environment variable for tests. If a job has no named workload, the variable names the workload that
-simulated GPUs simulate for the ranks of the job."""
+"""Environment variable that names the workload of a job without a named workload, for simulated GPUs in
+tests."""
 
 
 def grace_s_of(launch: Launch) -> float:

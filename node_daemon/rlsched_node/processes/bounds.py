@@ -30,7 +30,7 @@ _log = logging.getLogger("rlsched.node")
 def least_memory_mib(gpus: GpuSet) -> int:
     """Return the memory of the smallest GPU that answers, MiB.
 
-    Return 0 if a GPU does not report its memory, or no GPU answers.
+    0: a GPU does not report its memory, or no GPU answers.
     """
     found = []
     for gpu in range(gpus.count):
@@ -40,9 +40,9 @@ def least_memory_mib(gpus: GpuSet) -> int:
 
 
 def minors_of(gpus: GpuSet) -> list[int | None]:
-    """Return the number N of each GPU's device file /dev/nvidiaN; None for a GPU that does not answer.
+    """Return N of each GPU's device file /dev/nvidiaN; None for a GPU that does not answer.
 
-    The list is empty if the GPUs have no device files.
+    Empty if the GPUs have no device files.
     """
     found: list[int | None] = []
     for gpu in range(gpus.count):
@@ -87,10 +87,9 @@ class RankBounds:
         num_gpus: Number of GPUs of the node.
         memory_mib: Memory for all jobs together, MiB.
         max_processes: Maximum number of processes and threads per rank; 0: no limit.
-        minors: Function that returns the result of `minors_of`. It is called again at each start of a rank
-            while its last result contains None.
-        capabilities: Function that returns the result of `capabilities_of`. It is called again while its last
-            result contains None, like `minors`.
+        minors: Function that returns the result of `minors_of`; called again at each start of a rank while
+            its last result contains None.
+        capabilities: Function that returns the result of `capabilities_of`; called again like `minors`.
     """
 
     def __init__(
@@ -135,8 +134,8 @@ class RankBounds:
     def allocate_limits(self, key: AttemptKey, launch: Launch) -> RankLimits:
         """Allocate the limits for a rank that is about to start; `release_limits` frees its cores.
 
-        If the job requested no memory, the rank gets a part of the node's memory, in proportion to its GPUs.
-        If other jobs share these GPUs, this part is divided equally among the jobs.
+        A job that requested no memory gets a part of the node's memory, in proportion to its GPUs. Jobs that
+        share GPUs divide this part equally.
         """
         owns = launch.cores > 0
         gpus = max(len(launch.gpus), 1)
@@ -165,8 +164,7 @@ class RankBounds:
     def _devices(self, gpus: Sequence[int]) -> list[int] | None:
         """Return the minor numbers of the device files that a rank may open.
 
-        None: all device files, because the node cannot deny devices, or the minor number of one of these GPUs
-        is unknown.
+        None: all device files, because the node cannot deny devices, or a minor number is unknown.
         """
         if self._opens_all or not self._minors:
             return None
@@ -219,8 +217,8 @@ class RankBounds:
     def _share_anew(self) -> None:
         """Update the cores of all ranks without exclusive cores, after cores were allocated or freed.
 
-        Without the controller `cpuset`, ranks keep the cores with which they started, because the
-        threads of a job may have set their own affinity.
+        Without the controller `cpuset`, ranks keep the cores with which they started: threads may have set
+        their own affinity.
         """
         if "cpuset" not in self._cgroups.controllers:
             return

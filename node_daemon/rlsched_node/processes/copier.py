@@ -1,11 +1,11 @@
 """Process that copies one output stream of a rank to the user's file, as the user that runs the job.
 
-The process is not part of the job and not a child of the shim, and it outlives the daemon. A file system that
-hangs blocks only this process. The process ends after it has copied the last byte.
+The process is not part of the job, and outlives the daemon. A file system that hangs blocks only this
+process.
 
 The isolated interpreter runs this script (`python -I -S copier.py LABEL SOURCE SHIM_PID`). Descriptors 1 and
-2 are the rank's `output.log`, for messages of the process. Descriptor 3 is the progress file, which the
-process keeps locked until it exits. Descriptor 4 is the directory of the attempt's records.
+2 are the rank's `output.log`, 3 is the progress file, which the process locks, and 4 is the directory of the
+attempt's records.
 """
 
 from __future__ import annotations

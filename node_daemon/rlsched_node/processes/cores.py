@@ -1,8 +1,7 @@
 """Allocates processors to ranks: near their GPUs, and exclusively if the job requested cores.
 
 As in kubelet's static CPU manager, requested cores are exclusive, and all other ranks share the remaining
-cores. Idle cores are therefore available to ranks that requested no cores, until a later start allocates
-them. Idle cores can also be lent to a rank that requested cores. As in the broker's ledger
+cores. Idle cores can also be lent to a rank that requested cores. As in the broker's ledger
 (`rlsched.cluster.loans`), a later start that needs any of the lent cores withdraws the whole loan.
 """
 
@@ -22,8 +21,8 @@ class Cores:
     Args:
         cpus: IDs of the logical processors that jobs may use.
         near: For each GPU, the processors that are local to it; empty if unknown.
-        cores: For each processor, all processors (hyper-threads) of its core. A processor without an entry
-            counts as a core of its own.
+        cores: For each processor, all processors (hyper-threads) of its core; without an entry, the processor
+            is a core of its own.
     """
 
     def __init__(
@@ -45,18 +44,14 @@ class Cores:
 
     @property
     def shared_processors(self) -> list[int]:
-        """Processors for the ranks that requested no cores: all processors that no rank has exclusively.
-
-        If ranks have all processors exclusively, the ranks without cores may use all processors too.
-        """
+        """Processors for the ranks that requested no cores: all without an exclusive rank; if none, all."""
         return sorted(self._cpus - self._taken() or self._cpus)
 
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
         """Allocate processors to one rank exclusively, whole cores near the rank's GPUs first.
 
         Lent processors are allocated last, in ascending order of the borrowers' lowest GPU index. The caller
-        must then call `withdraw`. Fewer than `count` processors are returned if fewer are free; this does not
-        occur with a broker that counts cores.
+        must then call `withdraw`. Fewer than `count` processors are returned if fewer are free.
         """
         loan_of = {cpu: gpu for gpu, cpus in self._lent.values() for cpu in cpus}
         order = sorted(

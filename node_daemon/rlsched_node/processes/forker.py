@@ -1,9 +1,8 @@
 """The forker: a small process that forks shims for its daemon, because a new interpreter starts slowly.
 
-The daemon starts the forker with the isolated interpreter (`python -I -S forker.py FD`) before the daemon has
-sockets or threads. FD is a packet socket. The daemon sends the path of an attempt's records and a pipe, and
-receives the process ID of the shim. The shim is a child of the daemon, and outlives the daemon and the
-forker. When the daemon exits, the socket closes and the forker exits too.
+The isolated interpreter runs this script (`python -I -S forker.py FD`). FD is a packet socket: the daemon
+sends the path of an attempt's records and a pipe, and receives the process ID of the shim. The shim is a
+child of the daemon, and outlives daemon and forker. When the daemon exits, the forker exits too.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ def _fork_twice(path: str, pipe: int) -> int:
 def _become_shim(path: str, pipe: int) -> None:
     """Turn the new process into a shim. Never returns.
 
-    The shim gets the same descriptors as after a start with `python shim.py`. The shim's pipe replaces the
-    forker's socket.
+    The shim gets the same descriptors as after a start with `python shim.py`.
     """
     code = 1
     try:

@@ -1,7 +1,7 @@
 """Checks whether this node is fit for new jobs: the operator's health check, and the daemon's own checks.
 
-No check may block the daemon. The health check is a process that each turn of the daemon's loop polls. The
-meter's thread reads the GPUs, because a call to a faulty driver may not return.
+No check may block the daemon: the health check is a process that the daemon's loop polls, and the meter's
+thread reads the GPUs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MAX_OUTPUT_BYTES = 4096
 """Number of bytes that are kept from the end of a check's output."""
 MAX_REASON_CHARACTERS = 200
 FIRST_CHECK_WAIT_S = 5.0
-"""If the first check has no result after this time, seconds, the node registers as unhealthy."""
+"""Time without a result of the first check after which the node registers as unhealthy, seconds."""
 NOT_YET = "health check: the first run has not finished yet"
 STUCK_S = 60.0
-"""Seconds without an answer after which the GPUs count as stuck in the driver."""
+"""Time without an answer after which the GPUs are reported as stuck in the driver, seconds."""
 FREE_AGAIN = 1.1
-"""A full disk counts as free again if its free space is at least this factor x the required space. The margin
-avoids frequent changes."""
+"""Factor by which the free space of a full disk must exceed the required space before the disk is no longer
+full. The margin avoids frequent changes."""
 _READ_BYTES = 1 << 16
 _READS = 16
 
@@ -37,13 +37,13 @@ _READS = 16
 class HealthCheck:
     """A command that runs at an interval; a run begins only after the previous run has ended.
 
-    A shell runs the command as the daemon's user, in its own process group. The group is killed after the
-    command has ended or timed out.
+    A shell runs the command as the daemon's user, in a process group that is killed after the command has
+    ended or timed out.
 
     Args:
         command: Command for `sh -c`.
         every_s: Seconds from the start of a run to the start of the next.
-        timeout_s: Seconds after which a run is killed and counts as failed.
+        timeout_s: Seconds after which a run is killed and has failed.
         elapsed: Monotonic clock, seconds.
 
     Attributes:
@@ -159,7 +159,7 @@ class HealthCheck:
 
 
 class WatchedGpus(Protocol):
-    """Results of a separate thread that reads the GPUs. The driver can block that thread."""
+    """Results of a separate thread that reads the GPUs."""
 
     @property
     def all_lost(self) -> list[str]:
@@ -235,10 +235,7 @@ class Health:
         return self._own.power_w
 
     def news(self) -> str | None:
-        """Return the result of the checks if it has changed, else None.
-
-        The result is the reason why this node is not fit for jobs; "" if it is fit.
-        """
+        """Return the reason why this node is not fit for jobs; "": it is fit; None: unchanged."""
         said = self._check.step() if self._check is not None else None
         if said is not None:
             self._checked = said

@@ -28,17 +28,16 @@ MASTER_PORTS = 10_000
 FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
 """Environment variable with the `RANK` of a node's first process, for `per_gpu.py`."""
 SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
-"""Variable that `rlsched submit` sets for a script for Slurm, or that reads variables of Slurm. Such a job
-also gets `slurm_variables`."""
+"""Variable that `rlsched submit` sets for a script that needs Slurm's variables. Such a job gets
+`slurm_variables`."""
 STEPS_VARIABLE = "RLSCHED_STEPS_KEY"
-"""Variable with the key of the job's steps. `rlsched submit` sets this variable for a script for Slurm
-(`rlsched.cli.users.batch_script`), unless `--launch` is given. Such a script runs on the first
-node only (`rlsched_node.slurm`)."""
+"""Variable with the key of the job's steps. `rlsched submit` sets it for a script for Slurm without
+`--launch`. Such a script runs on the first node only (`rlsched_node.slurm`)."""
 STEP_PORT_FIRST = 30_000
 STEP_PORTS = 2_768
 STEP_PORTS_OF_A_JOB = 8
-"""Number of ports at which the server that starts a job's steps may listen; it uses the first free one. All
-jobs get their ports from the range 30,000 to 32,767, below Linux's ephemeral ports."""
+"""Number of ports at which the server of a job's steps may listen, in the range 30,000 to 32,767, below
+Linux's ephemeral ports. The server uses the first free one."""
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Variable that marks every process of a rank, so that processes left by a killed shim can be found."""
 
@@ -58,7 +57,7 @@ INHERITED = frozenset(
         "LD_LIBRARY_PATH",
     }
 )
-"""Variables of the daemon's environment that a job gets, so that it finds programs, files and GPUs."""
+"""Variables of the daemon's environment that a job gets."""
 OUTPUT_AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
 """Disables Python's output buffer; otherwise the log would be empty while the job runs."""
 INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
@@ -67,8 +66,8 @@ INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
 class LaunchError(RlschedError):
     """This node cannot start the rank, for example because a GPU is in use or the disk is full.
 
-    `is_for_now`: the cause is temporary and not a fault of the job, so the job waits until the node can start
-    it. `is_about_memory`: a GPU has too little free memory.
+    `is_for_now`: the cause is temporary and not a fault of the job, so the job waits. `is_about_memory`: a
+    GPU has too little free memory.
     """
 
     def __init__(self, message: str, *, is_for_now: bool = False, is_about_memory: bool = False) -> None:
@@ -122,9 +121,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return a rank's environment: variables of the daemon, then of the user and job, then of rlsched.
 
-    A later variable replaces an earlier variable with the same name. If rlsched starts one process for each
-    GPU (launcher `per-gpu`), the variables of torch.distributed are set as by torchrun, and count processes.
-    `RLSCHED_NUM_NODES` and `RLSCHED_NODE_RANK` count nodes.
+    A later variable replaces an earlier one of the same name. If rlsched starts one process for each GPU
+    (launcher `per-gpu`), the variables of torch.distributed are set as by torchrun, and count processes.
 
     Args:
         launch: The launch order.
@@ -186,10 +184,9 @@ def rank_environment(
 def torch_memory_limit(launch: Launch, env: Mapping[str, str], gpu_memory_mib: int) -> dict[str, str]:
     """Return the variable that limits the GPU memory of PyTorch, for a rank that can share its GPUs.
 
-    PyTorch's allocator then takes at most the memory that the rank needs (`Launch.gpu_need_mib`). The memory
-    of the CUDA context is not counted. Source: the option `per_process_memory_fraction` of
-    `c10/cuda/CUDAAllocatorConfig.h` in torch 2.13. Earlier versions of torch that do not know the option
-    raise an error. If the job has set the option, the job's value stays.
+    PyTorch's allocator then takes at most the memory that the rank needs (`Launch.gpu_need_mib`), without the
+    CUDA context. Source: the option `per_process_memory_fraction` of `c10/cuda/CUDAAllocatorConfig.h` in
+    torch 2.13. Versions of torch without the option raise an error.
 
     Args:
         launch: The launch order.
@@ -213,9 +210,9 @@ def torch_memory_limit(launch: Launch, env: Mapping[str, str], gpu_memory_mib: i
 def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
     """Return Slurm's variables for a job and its nodes, under their present names.
 
-    `SLURM_NTASKS`, `SLURM_PROCID` and the earlier names `SLURM_JOBID` and `SLURM_NODELIST` are not set. From
-    these variables, libraries would conclude that `srun` has started this process, or can start processes. In
-    a job with steps, `rlsched_node.slurm.batch` sets some of them, and `srun` the others.
+    `SLURM_NTASKS`, `SLURM_PROCID` and the earlier names `SLURM_JOBID` and `SLURM_NODELIST` are not set,
+    because libraries would conclude that `srun` has started this process. In a job with steps,
+    `rlsched_node.slurm.batch` and `srun` set them.
 
     Args:
         launch: The launch order.

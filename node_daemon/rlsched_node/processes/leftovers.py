@@ -16,10 +16,10 @@ from rlsched_node.processes.launch import DIRECTORY_VARIABLE
 class Leftovers:
     """The processes of a rank, except its shim.
 
-    All processes in the rank's control group belong to the rank. Without a group, a process belongs to the
-    rank if its environment names the job's directory, if it is in the session of the shim, if it was a
-    descendant of the shim while the shim ran, or if it descends from one of these processes. If the daemon is
-    a subreaper, the orphans of a killed shim become children of the daemon, and belong to the rank.
+    All processes in the rank's control group belong to the rank. Without a group, these processes belong to
+    it, with their descendants: processes whose environment names the job's directory, processes in the shim's
+    session, and earlier descendants of the shim. If the daemon is a subreaper, the orphans of a killed shim
+    become its children, and belong to the rank.
 
     Attributes:
         job_path: The job's directory.
@@ -37,7 +37,7 @@ class Leftovers:
     seen: dict[int, int] = field(default_factory=dict)
 
     def record_processes(self) -> None:
-        """Record the processes below the shim, because nothing else identifies them if the shim is killed."""
+        """Record the processes below the shim, which cannot be identified after it is killed."""
         seen, below = {}, [self.shim_pid]
         while below:
             for pid in _children(below.pop()):

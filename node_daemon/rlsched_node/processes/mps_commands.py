@@ -1,7 +1,7 @@
 """Commands to an MPS control daemon. The shim imports this module, so it imports only the standard library.
 
-This is the only module that runs `nvidia-cuda-mps-control`, because the interface of that program changes
-between versions. Each command is a separate process with a time-out: the program can be absent, slow or dead.
+Only this module runs `nvidia-cuda-mps-control`, whose interface changes between versions. Each command is a
+separate process with a time-out.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def run(
 
 
 def terminate_clients(mps: Mapping[str, Any], pids: Collection[int], within_s: float) -> int:
-    """End the GPU work of MPS clients before they get SIGKILL, because SIGKILL could harm other clients.
+    """End the GPU work of MPS clients before they get SIGKILL.
 
-    According to NVIDIA's documentation, a client that is killed while it has work on the GPU can leave the
-    server and the other clients in an undefined state, and `terminate_client` ends this work first.
+    According to NVIDIA, a client that is killed while it has work on the GPU can leave the other clients in
+    an undefined state. `terminate_client` ends this work.
 
     Args:
         mps: `MpsTerms` of the launch record, as JSON: `program`, `env`, `uid` and `gid`.

@@ -1,11 +1,9 @@
 """GPUs out of service: lost or unfit GPUs, and GPUs with memory in use that belongs to no rank.
 
-Such memory belongs to a process that rlsched did not start, or to no process that the driver lists. A GPU
-with less free memory than a job requested is out of service for half a minute, so that the job gets another
-one.
+Such memory belongs to a process that rlsched did not start, or to no listed process. A GPU with less free
+memory than a job requested is out of service for half a minute, so that the job gets another one.
 
-The meter's thread checks the GPUs once a second. The daemon checks them again before each start, because the
-last check may be out of date.
+The meter's thread checks the GPUs once a second, and the daemon before each start.
 """
 
 from __future__ import annotations
@@ -31,18 +29,18 @@ from rlsched_node.processes.launch import LaunchError, refuse_on_full_gpus
 UNLISTED_MIB, UNLISTED_FRAC = 2048, 0.05
 """Limit for unlisted memory (in use, but of no listed process): in MiB, and as a fraction of the GPU's
 memory. The larger limit applies. A GPU with more unlisted memory goes out of service. The values are assumed:
-the driver reserves some hundred MiB, and version 1 of NVML's query counts them as used."""
+the driver itself reserves some hundred MiB."""
 UNLISTED_MOST_FRAC = 0.10
 """Upper bound of `UNLISTED_MIB` on small GPUs, as a fraction of the GPU's memory. Placement leaves the same
 fraction free on a shared GPU (`rlsched.models.memory.MARGIN_FRAC`)."""
 OUT_AFTER_LOOKS = 30
-"""After this number of consecutive checks with unlisted memory above the limit, a GPU is out of service. When
-a process is killed, the driver removes it from the list some seconds before it frees the memory."""
+"""Number of consecutive checks with unlisted memory above the limit after which a GPU is out of service. The
+driver removes a killed process from the list some seconds before it frees the memory."""
 BACK_AFTER_LOOKS = 3
 """Number of consecutive good checks after which a GPU returns to service."""
 BACK_AFTER_SHORT_LOOKS = 30
-"""Number of checks after which a GPU with too little free memory for a job returns to service, because other
-jobs may request less. With enough free memory for that job, `BACK_AFTER_LOOKS` applies."""
+"""Number of checks after which a GPU with too little free memory for a job returns to service for other jobs.
+With enough free memory for that job, `BACK_AFTER_LOOKS` applies."""
 _UNLISTED, _SHORT = -1, -2
 _VSIZE = 20
 """Index of `vsize` in the fields of `/proc/PID/stat` from the third on; `vsize` is 0 once memory is freed."""
@@ -75,9 +73,8 @@ class Outages:
         is_ours: Function that returns whether rlsched started the process with this ID.
 
     Attributes:
-        busy: GPUs that ranks use. `is_read` counts all processes on these GPUs as processes of the ranks,
-            because the processes of a container are children of the container engine. `refuse` checks all
-            GPUs of an order, including these.
+        busy: GPUs that ranks use. For `is_read`, all processes on these GPUs belong to the ranks, because the
+            processes of a container are children of the container engine.
     """
 
     def __init__(self, count: int, is_ours: Callable[[int], bool]) -> None:
@@ -93,7 +90,7 @@ class Outages:
     def holdings(self) -> list[Holding]:
         """GPUs that the broker must not assign, and the reasons.
 
-        If all GPUs are lost, this list is empty, because `all_lost` reports them.
+        Empty if all GPUs are lost: see `all_lost`.
         """
         with self._lock:
             all_lost = self._are_all_lost()
@@ -178,7 +175,7 @@ class Outages:
             self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}
 
     def refuse(self, gpus: GpuSet, wanted: Sequence[int]) -> None:
-        """Check the GPUs of a launch order now, because the last reading may be out of date.
+        """Check the GPUs of a launch order now.
 
         Raises:
             LaunchError: a GPU is lost, its memory is in use by no listed process, or a foreign process uses
@@ -234,8 +231,8 @@ class Outages:
     ) -> int:
         """Return the memory in use by no listed process, MiB, if it was too much in `OUT_AFTER_LOOKS` checks.
 
-        Else return 0. Also return 0 if the driver does not report the memory of a process, or if ranks use
-        the GPU, because the driver may not list processes in a container.
+        Otherwise 0; also if the driver does not report the memory of a process, or if ranks use the GPU,
+        because the driver may not list processes in a container.
         """
         looks, unlisted_mib = 0, 0
         if gpu not in self.busy and reading is not None and total_mib and reading.memory_used_mib is not None:

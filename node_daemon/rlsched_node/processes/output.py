@@ -1,7 +1,7 @@
 """Size limit for a rank's output: the first and the last part are kept, the middle is freed on disk.
 
-The command writes to a plain file at full speed, and the shim checks the size. The dropped part becomes a
-hole in the file, so that offsets stay valid. A line before the hole reports how much is missing.
+The command writes to a plain file, and the shim checks the size. The dropped part becomes a hole in the file,
+so that offsets stay valid. A line before the hole reports how much is missing.
 
 The shim imports this module, so it imports only the standard library.
 """
@@ -21,7 +21,7 @@ FASTEST_BYTES_PER_S = 1 << 30
 LOOK_S = (0.05, 10.0)
 CUT = b"\nrlsched: output was dropped here\n"
 MOST_KEPT = 4
-"""Output that has not been copied yet is kept until the file reaches this multiple of the limit."""
+"""Multiple of the limit up to which output that has not been copied yet is kept."""
 _ALIGN = 1 << 16
 _LINE_BYTES = 96
 _PUNCH_HOLE_KEEP_SIZE = 3
@@ -34,8 +34,7 @@ class OutputBound:
         path: The file.
         max_bytes: Maximum size on disk, at least 4 x 64 KiB; None: no limit.
         copied: Function that returns the number of bytes at the start of the file that the copier does not
-            need any more. Bytes that the copier needs are dropped only if the file reaches `MOST_KEPT` times
-            the limit. None: the file is not copied.
+            need any more. None: the file is not copied.
     """
 
     def __init__(self, path: str, max_bytes: int | None, copied: Callable[[], int] | None = None) -> None:

@@ -1,9 +1,8 @@
 """Starts a rank's command once for each of its GPUs, and ends all processes when the first one fails.
 
 The interpreter of the node daemon runs this file as a script, so it imports only the standard library. The
-number of processes is `LOCAL_WORLD_SIZE` (`rank_environment`). The shim signals the whole process group, so
-each process receives the signal. The script does not forward signals: a second signal would interrupt a
-handler that saves a checkpoint.
+number of processes is `LOCAL_WORLD_SIZE` (`rank_environment`). The script forwards no signals: the shim
+signals the whole process group.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import sys
 from types import FrameType
 
 GRACE_S = float(os.environ.get("RLSCHED_GRACE_S", "30"))
-"""The job's grace period, seconds. When a process fails, the other processes get SIGTERM, and SIGKILL after
-this time."""
+"""Time from SIGTERM to SIGKILL of the other processes when a process fails, seconds: the grace period."""
 
 
 def main(command: list[str]) -> int:

@@ -50,9 +50,9 @@ class _WatchedShim:
         told: Data that the shim has sent on the pipe.
         pid_fd: Descriptor that is readable when the shim ends; None if the kernel has no pidfd, so that the
             shim is polled.
-        record: How the rank ended; None while the shim runs. The rank's GPUs count as in use until all
-            processes of the rank (`leftovers`) have ended.
-        has_left: The shim was killed, or could not end all processes of the rank, so that some may be left.
+        record: How the rank ended; None while the shim runs. The rank's GPUs stay in use until all its
+            processes (`leftovers`) have ended.
+        has_left: Processes may be left: the shim was killed, or could not end all.
         copy_failure: Last reported failure of the rank's copiers; "": no failure.
         copied_by_s: Time until which the report of the rank's end waits for the copiers, monotonic seconds;
             None: the rank has not ended yet.
@@ -150,8 +150,8 @@ class LiveRanks:
     def clear(self, key: AttemptKey, record: ExitRecord, *, has_left: bool) -> bool:
         """End the remaining processes of a rank whose shim does not run. Return whether all have ended.
 
-        If processes remain, `collect()` reports the end of the rank later. If `has_left` is False, the
-        shim has ended the processes itself, and only the rank's control group is checked.
+        If processes remain, `collect()` reports the end of the rank later. If `has_left` is False, only the
+        rank's control group is checked.
         """
         directory = self._store.directories_of(key)
         process = directory.process()
@@ -233,10 +233,7 @@ class LiveRanks:
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        """Return the process IDs of live shims, the forker, the copiers and the processes in `spared`.
-
-        These processes are not killed when the remaining processes of a rank are ended.
-        """
+        """Return the process IDs that are never killed: live shims, the forker, the copiers and `spared`."""
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
         return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 
@@ -244,7 +241,7 @@ class LiveRanks:
         """Restart killed copiers, add failed copies to `events`, and record the descendants of some shims.
 
         The descendants are recorded if the rank has no control group, and its orphans do not become children
-        of this daemon. Without the record, they could not be found after the shim is killed.
+        of this daemon.
         """
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
@@ -336,10 +333,7 @@ class LiveRanks:
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
     def _record(self, rank: _WatchedShim) -> ExitRecord:
-        """Return the exit record of a rank whose shim has exited.
-
-        The record comes from the shim's pipe. If this daemon adopted the shim, the record comes from disk.
-        """
+        """Return the exit record of a rank whose shim has exited: from the pipe or, if adopted, from disk."""
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk
         rank.has_left = record is None or record.has_left

@@ -1,9 +1,8 @@
 """Removal of a job's directory. The directory may have any content, and may change during the removal.
 
-A daemon that runs as root removes the directory with the file permissions of its owner (setfsuid(2)), so that
-it removes nothing that the owner could not remove. No path is resolved: each step uses one name below an open
-directory, and no link is followed. Directories can have any depth, because deep directories are moved up to
-the top directory before they are emptied.
+A daemon that runs as root removes the directory with the file permissions of its owner (setfsuid(2)). No path
+is resolved: each step uses one name below an open directory, and no link is followed. Directories of any
+depth are moved up to the top directory before they are emptied.
 """
 
 from __future__ import annotations

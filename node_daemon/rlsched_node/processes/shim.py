@@ -16,7 +16,7 @@ that neither its command line nor the job's environment shows the path:
                   reserved
 
 A running daemon also receives a byte on a pipe when the attempt is claimed, and the exit record when the
-attempt ends. The daemon prefers the pipe to the file, because a job of the same user could write the file.
+attempt ends. It prefers the pipe, because a job of the same user could write the file.
 
 Exit codes: the command's exit code; 128 + n if signal n ended the command; 124 at the time limit; 127 if the
 command does not exist; 126 if the command or its working directory cannot be used. A failed command gets
@@ -65,7 +65,7 @@ DEFAULT_GRACE_S = 30.0
 """Copy of `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records without a grace period."""
 STRAGGLER_GRACE_S = 2.0
 GIVE_UP_S = 5.0
-"""If processes remain this time after the first SIGKILL, seconds, the shim leaves them to the daemon."""
+"""Time after the first SIGKILL, seconds, after which the shim leaves remaining processes to the daemon."""
 KILL_ROUNDS = 10
 """Maximum number of listings of the processes to kill in one call of `kill_all`."""
 LOOK_AT_LIMIT = signal.SIGUSR1
@@ -78,8 +78,7 @@ _IGNORED = [
     for number in signal.valid_signals()
     if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler)
 ]
-"""Signals whose default action is restored for the command, because Python, nohup or a shell's `&` has
-changed it."""
+"""Signals whose default action is restored for the command."""
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _set_mask = getattr(signal.pthread_sigmask, "__wrapped__", signal.pthread_sigmask)
 """`pthread_sigmask` without its look-up of names, because a shim must start fast."""
@@ -129,12 +128,10 @@ def start_ticks(pid: int) -> int | None:
 def kill_all(find: Callable[[], set[int]]) -> int:
     """SIGKILL processes, also if they fork faster than they are listed. Return how many were listed last.
 
-    All listed processes are stopped first, so that they create no more processes, until a listing has no new
-    process. A stopped process still counts towards the limit of processes, so that the other processes can
-    create few new ones.
+    All listed processes are stopped first, until a listing has no new process.
 
     Args:
-        find: Function that lists the processes. It is called again after each round of SIGSTOP.
+        find: Function that lists the processes, called in each round.
     """
     found, stopped = find(), set[int]()
     for _ in range(KILL_ROUNDS):
@@ -172,7 +169,7 @@ def become_subreaper() -> bool:
 
 
 def give_up_oom_protection() -> None:
-    """Drop the OOM protection of daemon and shim, because the job would inherit it."""
+    """Drop the OOM protection that comes from the daemon, because the job would inherit it."""
     with contextlib.suppress(OSError, ValueError):
         if int(records.read(_OOM_SCORE)) < 0:
             records.write(_OOM_SCORE, b"0")
@@ -316,8 +313,7 @@ class ProcessGroup:
     def signal(self, number: int) -> None:
         """Send a signal to the command's process group, and to orphans that left the group.
 
-        Each process gets SIGTERM only once, because a second SIGTERM would interrupt a handler that saves a
-        checkpoint.
+        Each process gets SIGTERM only once: a second one would interrupt a handler that saves a checkpoint.
         """
         told = self.told if number == signal.SIGTERM else set()
         mine, group = str(os.getpid()), str(self.pid)
@@ -343,8 +339,8 @@ class ProcessGroup:
     def end_rest(self) -> None:
         """End the processes that a finished command left.
 
-        They get `STRAGGLER_GRACE_S` between SIGTERM and SIGKILL; if the rank was being ended already, they
-        get the rest of its grace period.
+        The grace period is `STRAGGLER_GRACE_S`, or what remains of the rank's if the rank was being ended
+        already.
         """
         self.limit_at_s = math.inf
         if not self.reason:
@@ -408,7 +404,7 @@ class ProcessGroup:
             self.limit_at_s = self.began_s + self.limit_s
 
     def read_limit(self) -> None:
-        """Apply the last time limit that the daemon has ordered; do nothing if it has ordered none."""
+        """Apply the last time limit that the daemon has ordered, if any."""
         try:
             limit_s = json.loads(records.read("limit"))["time_limit_s"]
             self.set_limit(None if limit_s is None else float(limit_s))

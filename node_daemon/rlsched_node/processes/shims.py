@@ -18,10 +18,7 @@ _log = logging.getLogger("rlsched.node")
 
 
 class Spawned(NamedTuple):
-    """A started shim, and the pipe on which it reports its claim and its end.
-
-    The pipe closes when the shim exits.
-    """
+    """A started shim, and the pipe on which it reports its claim and its end."""
 
     pid: int
     pipe_fd: int

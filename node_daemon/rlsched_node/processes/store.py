@@ -1,6 +1,4 @@
-"""Attempts on disk: two directories for each rank of an attempt.
-
-The directories are created exclusively, so that no rank starts twice.
+"""Attempts on disk: two directories for each rank of an attempt, created exclusively: no rank starts twice.
 
 `records/CLUSTER/JOB.ATTEMPT.RANK` is the daemon's directory; jobs do not get its path. The directory of the
 same name below `attempts/` is the job's own: the job may fill it, or remove it with its content.
@@ -82,7 +80,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
         reason: One of `REASONS`.
         ended_s: Time of the end, Unix seconds; 0: unknown.
         ran_s: Run time, seconds of a monotonic clock; None if unknown.
-        has_left: The shim could not end all processes of the rank, so that some may still run.
+        has_left: Some processes of the rank may still run.
     """
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)]
@@ -155,7 +153,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         user: User that runs the command; None: the daemon's own user.
         limits: Resource limits for the rank; absent in records of older daemons.
         setup: Limits that the shim sets on each process of the rank.
-        hears_limits: The shim reads a new time limit when it gets SIGUSR1. Shims of older daemons do not.
+        hears_limits: The shim reads a new time limit when it gets SIGUSR1.
         workload: As in `LocalRank`.
         grace_s: Seconds between SIGTERM and SIGKILL if the rank ends without an order: at the time limit, or
             because no broker answers.
@@ -196,9 +194,8 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
 class AttemptDir:
     """The two directories of one attempt on this node.
 
-    Exit records are synced to disk. The files of a start are not synced: they must outlive the daemon, but
-    not a reboot, which ends the job's processes too. After a reboot, the broker marks attempts as lost if the
-    node does not report them.
+    Only exit records are synced to disk. The files of a start need not outlive a reboot, which ends the
+    processes.
 
     Attributes:
         path: The daemon's directory, with the records.
@@ -372,19 +369,13 @@ class AttemptDir:
         return (self.path / "acknowledged").exists()
 
     def drop(self) -> None:
-        """Remove an attempt that never started, and sync the removal. The broker may send its order again.
-
-        A shim that is still starting has the removed directory open, and finds no attempt in it.
-        """
+        """Remove an attempt that never started, and sync the removal. The broker may send its order again."""
         self.remove()
         with contextlib.suppress(FileNotFoundError):
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove the job's directory, then the records.
-
-        The records are removed last, because a later call finds the directory through the records.
-        """
+        """Remove the job's directory, then the records, through which a later call finds it."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 
@@ -406,8 +397,7 @@ class AttemptDir:
 class AttemptStore:
     """All attempts of a node, in `records/` and `attempts/` of its directory.
 
-    Earlier daemons stored the records in the job's directory. Such attempts may still run; `records/` has
-    links to them.
+    Attempts of earlier daemons, whose records are in the job's directory, have links in `records/`.
 
     Raises:
         OSError: the directories cannot be created.
@@ -437,9 +427,8 @@ class AttemptStore:
     def clean(self, now_s: float, keep_s: float, until_s: float = math.inf) -> tuple[int, bool]:
         """Remove attempts that were acknowledged more than `keep_s` before `now_s`.
 
-        A round of removals may need several calls. If the removal of an attempt is not finished at `until_s`,
-        it continues after the other attempts. An attempt whose job directory cannot be removed keeps its
-        records until the next round.
+        A round of removals may need several calls. An unfinished removal continues after the other attempts.
+        An attempt whose job directory cannot be removed keeps its records until the next round.
 
         Args:
             now_s: Present time, Unix seconds.

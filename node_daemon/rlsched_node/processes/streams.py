@@ -1,7 +1,7 @@
 """Output streams of a rank, their files in the attempt's records, and their copies to the user's files.
 
-Without `--error`, both streams of a rank are in `output.log`. With a separate file for standard error, they
-are in `stdout.log` and `stderr.log`, and the shim appends both to `output.log`, in whole lines.
+Without `--error`, both streams are in `output.log`. Otherwise, they are in `stdout.log` and `stderr.log`, and
+the shim appends both to `output.log`, in whole lines.
 
 The shim imports this module, so it imports only the standard library.
 """
@@ -79,8 +79,7 @@ def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
 def copied_bytes(source: str) -> int:
     """Return the number of bytes at the start of a file that its copier does not need any more.
 
-    The copier has copied these bytes, or the copy has failed. The file is in the current directory. Return 0
-    if the copier has not started yet.
+    The file is in the current directory. 0 if the copier has not started yet.
     """
     try:
         return read_progress(records.read(progress_name(source))) or 0
@@ -183,12 +182,10 @@ class Streams:
             os.dup2(self._streams[1].write_fd, 1)
 
     def merge(self, *, is_last: bool = False) -> None:
-        """Append new output to `output.log`, and set the time of the next merge.
-
-        Does nothing before that time, unless `is_last`.
+        """If a merge is due, append new output to `output.log`, and set the time of the next merge.
 
         Args:
-            is_last: Append everything that has been written up to now, including incomplete lines.
+            is_last: Merge now, and append also incomplete lines.
         """
         if not self._streams or (time.monotonic() < self.look_at_s and not is_last):
             return
@@ -216,10 +213,7 @@ class Streams:
 
 
 def _is_on_disk(fd: int, start: int, num_bytes: int) -> bool:
-    """Return whether bytes that were read are still in the file.
-
-    Bytes that were dropped during the read may have been read as zeros.
-    """
+    """Return whether bytes that were read are still in the file: dropped bytes are read as zeros."""
     try:
         return not num_bytes or os.lseek(fd, start, os.SEEK_HOLE) >= start + num_bytes
     except OSError as error:

@@ -1,10 +1,9 @@
-"""The command of each rank of a job whose script is for Slurm.
+"""The command of each rank of a job whose script is for Slurm: `python -I -S batch.py TERMS SCRIPT...`.
 
-On the first node, the command runs the script and the server of the job's steps. On each other node, it runs
-an agent. Server and agents end when the script ends. The command is `python -I -S batch.py TERMS SCRIPT...`,
-where TERMS is the JSON from `rlsched_node.processes.launch`. This process receives the job's key in an
-environment variable. The script and the tasks read the key from a file instead, so that a script that prints
-its environment does not print the key.
+On the first node, it runs the script and the server of the job's steps; on each other node, an agent. Server
+and agents end when the script ends. TERMS is the JSON from `rlsched_node.processes.launch`. This process
+receives the job's key in an environment variable. The script and the tasks read it from a file, so that a
+script that prints its environment does not print the key.
 """
 
 from __future__ import annotations
@@ -128,8 +127,8 @@ def node_environment(environ: Mapping[str, str], terms: dict[str, Any], names: l
 def script_environment(environ: Mapping[str, str], terms: dict[str, Any], names: list[str]) -> dict[str, str]:
     """Return the environment of the script.
 
-    Cores are allocated in proportion to GPUs. If the job requested no cores, the other nodes are assumed to
-    have as many as this one.
+    Cores are in proportion to GPUs. If the job requested no cores, all nodes are assumed to have as many as
+    this one.
     """
     env = node_environment(environ, terms, names)
     gpus: list[int] = terms["gpus"]
@@ -150,8 +149,8 @@ def slots_of(gpus: Sequence[int], env: Mapping[str, str]) -> list[int]:
 def with_programs(command: list[str]) -> list[str]:
     """Return the command, changed so that a shell script in it finds rlsched's `srun` first in PATH.
 
-    A login shell, such as `#!/bin/bash -l`, sets PATH itself. Therefore, the first line of the script, which
-    is a comment for the shell, is replaced by an assignment of PATH.
+    A login shell, such as `#!/bin/bash -l`, sets PATH itself. Therefore, an assignment of PATH replaces the
+    first line of the script.
     """
     found = list(command)
     for place, word in enumerate(found[1:], 1):

@@ -7,8 +7,7 @@ Each side sends a random number of 16 bytes (nonce), then frames:
     body        a JSON object, a newline, and bytes
 
 The key of the authentication codes is derived from the job's key and both nonces, for each direction
-separately. If another process makes, changes, repeats or removes a frame, an authentication code is wrong,
-and the connection is closed. The frames are not encrypted.
+separately. A wrong code closes the connection. The frames are not encrypted.
 """
 
 from __future__ import annotations

@@ -19,10 +19,8 @@ class Loop:
     """Calls functions when descriptors are ready, when times have come, and after signals.
 
     Attributes:
-        on_signal: Function that is called with each received signal; None: signals wait until the function is
-            set. The function is called before the functions of descriptors. If a signal goes to a whole
-            process group, this process therefore handles the signal first, and then messages that other
-            processes of the group send as a reaction.
+        on_signal: Function that is called with each received signal, before the functions of descriptors;
+            None: signals wait until the function is set.
     """
 
     def __init__(self) -> None:

@@ -28,17 +28,15 @@ def reachable_names(
 ) -> list[str]:
     """Return the name or address of each node for scripts.
 
-    Scripts resolve the names in Slurm's list of nodes, above all the name of the first node, to which the
-    other nodes connect. A node keeps its name if its entry in `hosts` is unknown, or if name and entry have
-    an address in common. Otherwise, the entry in `hosts` replaces the name. If several nodes have the same
-    entry, as on a single machine, only the first of them gets it, and the others keep their names.
+    Scripts resolve these names, above all the name of the first node. A node keeps its name if its entry in
+    `hosts` is unknown, or if name and entry have an address in common. Otherwise, the entry replaces the
+    name. If several nodes have the same entry, as on a single machine, only the first of them gets it.
 
     Args:
         nodes: Names of the nodes.
         hosts: Names or addresses at which other nodes reach each node; "": unknown.
         look_up: Function that returns the addresses of a host.
-        within_s: Maximum time for all look-ups, seconds; a name that is not found by then counts as a name
-            without addresses.
+        within_s: Maximum time for all look-ups, seconds; a name that is not found by then has no addresses.
     """
     found: dict[str, frozenset[str]] = {}
     waiting = [name for name in {*nodes, *hosts} if name]
@@ -57,10 +55,7 @@ def _look_up_all(
     look_up: Callable[[str], frozenset[str]],
     within_s: float,
 ) -> None:
-    """Look up all names in `waiting`, at most `within_s` seconds. Store their addresses in `found`.
-
-    The look-ups run in daemon threads, which do not outlive the process.
-    """
+    """Look up all names in `waiting`, at most `within_s` seconds. Store their addresses in `found`."""
     left = threading.Semaphore(0)
     number = len(waiting)
 

@@ -37,8 +37,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     "job_ntasks": None,
     "job_ntasks_per_node": None,
 }
-"""Options of a step with their defaults. A default of None means that the job decides. `job_ntasks` and
-`job_ntasks_per_node` are set by the environment only; they describe the job."""
+"""Options of a step with their defaults; None: the job decides. Only the environment sets `job_ntasks` and
+`job_ntasks_per_node`, which describe the job."""
 USAGE: Final = """\
 usage: srun [-n N] [-N N] [--ntasks-per-node N] [-w NODES] [-x NODES] [-r N] [-c N] [-m block|cyclic]
     [--gpus-per-task N] [-G N] [--gpus-per-node N] [--gres gpu:N] [--gpu-bind WHAT] [--exact] [--overlap]
@@ -109,8 +109,7 @@ _NO_EFFECT: Final[dict[str, str]] = {
 }
 _LONG_NO_EFFECT: Final = frozenset(long or short for short, long in _NO_EFFECT.items())
 _AS_HERE: Final = (("--cpu-bind", "none"), ("--mem-bind", "none"), ("--mem", "0"))
-"""(Option, value) pairs that describe the usual behaviour of rlsched. For these pairs, `srun` does not report
-that the option has no effect."""
+"""(Option, value) pairs that describe the usual behaviour of rlsched. `srun` prints no warning for them."""
 _SILENT: Final = ("--help", "--verbose", "--oversubscribe", "--overcommit", "--no-kill", "--job-name")
 _LONG_VALUED: Final = frozenset(long or short for short, long in (_VALUED | _NO_EFFECT).items())
 _LONG_FLAGS: Final = frozenset(long or short for short, long in _FLAGS.items())

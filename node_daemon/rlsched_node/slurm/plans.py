@@ -61,8 +61,7 @@ class Plan(NamedTuple):
 def spread(num_tasks: int, weights: Sequence[int]) -> list[int]:
     """Return the number of tasks for each node: at least 1, and nearly in proportion to the weights.
 
-    With equal weights, the first nodes get one task more than the others if the division has a remainder,
-    as under Slurm.
+    With equal weights, the first nodes get the remainder, as under Slurm.
 
     Args:
         num_tasks: Number of tasks, at least one for each node.
@@ -163,9 +162,8 @@ def _numbers(option: str, text: str | None, job: Sequence[JobNode]) -> list[int]
 def _size(options: dict[str, Any], allowed: int, actual: int, asked: int) -> tuple[int, int]:
     """Return the number of nodes and the number of tasks of a step.
 
-    The scheduler may have given the job another number of nodes than requested. A step that requests as many
-    nodes as the job requested then uses all nodes of the job, with the same total number of tasks. A step
-    with one task per node still has one task on each node.
+    The job may have another number of nodes than requested. A step that requests as many nodes as the job
+    requested then uses all nodes of the job, with the same total number of tasks, or one task per node.
     """
     nodes = options["nodes"]
     is_as_asked = asked != actual and allowed == actual and nodes in (None, asked)

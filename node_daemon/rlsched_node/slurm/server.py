@@ -94,7 +94,7 @@ class Server:
             self._end_steps()
 
     def _signal(self, script: subprocess.Popen[bytes], number: int) -> None:
-        """Handle a signal of the job: send it to the tasks. The script and `srun` get it from the shim."""
+        """Send a signal of the job to the tasks. The script and `srun` get it from the shim."""
         if number == SIGCHLD:
             self._tasks.reap()
             self._reap_script(script)
@@ -114,7 +114,7 @@ class Server:
                 self._end(step, self._grace_s if self._is_ending else STRAGGLER_GRACE_S)
 
     def _is_done(self) -> bool:
-        """Return whether the script and all steps have ended, so that the server can exit.
+        """Return whether the script and all steps have ended.
 
         After a script that succeeds, the server also waits for the agents that have not connected yet.
         """

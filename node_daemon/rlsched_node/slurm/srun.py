@@ -267,10 +267,7 @@ def main(words: list[str], environ: dict[str, str]) -> int:
 
 
 def _run_another(words: list[str], environ: dict[str, str]) -> int:
-    """Run Slurm's own `srun`, because this process is not part of a job with steps.
-
-    The process only has the PATH of such a job, in which rlsched's `srun` comes first.
-    """
+    """Run Slurm's own `srun`, because this process is not part of a job with steps and only has its PATH."""
     mine = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, "srun")

@@ -16,13 +16,12 @@ from rlsched_node.slurm.loop import READ, WRITE, Loop
 from rlsched_node.slurm.outputs import ERR, OUT
 
 LINGER_S: Final = 1.0
-"""Time for which other processes of a task may run after its first process has exited, seconds. Under Slurm,
-this time is 0."""
+"""Time for which other processes of a task may run after its first process has exited, seconds; 0 under
+Slurm."""
 LOOK_S: Final = 0.05
 """Seconds between two checks for remaining processes of a task."""
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that ask a task to end. After such a signal, the remaining processes of the task are not killed
-when `LINGER_S` has passed."""
+"""Signals that ask a task to end. Afterwards, its remaining processes are not killed after `LINGER_S`."""
 _LOGIN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ"})
 _OF_THE_JOB: Final = ("SLURM", "RLSCHED_", "CUDA_")
 """Prefixes of variables that tasks always get, even if `srun --export` does not name them."""
@@ -40,7 +39,7 @@ class Task:
         unread: Input that the task has not read yet.
         ends_input: Close the pipe when `unread` is empty.
         was_signalled: The task has received a signal of `ENDING`.
-        has_exited: The process has exited. It is a zombie until the other processes of its group have ended.
+        has_exited: The process has exited, and is a zombie until the other processes of its group have ended.
         code: Exit code, 128 + signal number if a signal ended the process; None: not reaped yet.
     """
 

@@ -1,7 +1,4 @@
-"""The meter's accounts: they compute the usage of ranks from readings of GPUs and processes.
-
-The module uses no thread, no clock and no device.
-"""
+"""The meter's accounts: they compute the usage of ranks from readings of GPUs and processes."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ TOLD_EVERY_S = 60.0
 """Seconds between two reports of a rank whose usage does not change."""
 CHANGE_FRAC = 0.05
 CHANGE_LEAST = 20
-"""Minimum change of a field that is reported, in the unit of the field (2 % of a GPU or core, 20 MiB, ...).
-The change must also exceed a twentieth of the field's value."""
+"""Minimum change of a field for a report, in the unit of the field (2 % of a GPU, 20 MiB, ...). The change
+must also exceed a twentieth of the value."""
 MOST_GUESSED_S = 2.0
 """Maximum time after the last reading for which a rank's energy is extrapolated from the power, seconds."""
 
@@ -218,10 +215,7 @@ class NodeUsage:
 
     @staticmethod
     def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """Divide the energy that a GPU used while no daemon ran among the ranks of the earlier daemon.
-
-        Each rank gets the same part. These ranks started before that time, and still run.
-        """
+        """Divide a GPU's energy while no daemon ran equally among the ranks of the earlier daemon."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
@@ -268,7 +262,7 @@ class NodeUsage:
         return found
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Mark the ranks in `outside`, which use GPUs without MPS although they should use MPS."""
+        """Mark the ranks in `outside`, which should use MPS and do not."""
         for key, rank in self._ranks.items():
             rank.outside_mps = key in outside
 

@@ -30,9 +30,8 @@ class Board:
     def drawn_j(self, now_s: float, counter_j: float | None, power_w: float | None) -> float | None:
         """Return the energy since the previous reading, J; None at the first reading, or if it is unknown.
 
-        The energy is the difference of the counter. If there is no counter, or the counter went back (the
-        driver was reloaded) or jumped, the energy is the mean power of both readings, multiplied by the time
-        between them.
+        The energy is the difference of the counter. Without a plausible difference, it is the mean power of
+        both readings, multiplied by the time between them.
         """
         before_s, before_j, before_w = self.at_s, self.counter_j, self.power_w
         self.at_s, self.counter_j, self.power_w = now_s, counter_j, power_w

@@ -88,7 +88,7 @@ class Meter:
         self._thread.start()
 
     def close(self) -> bool:
-        """Stop reading. Return whether the thread has ended, so that no call to a GPU is in progress."""
+        """Stop reading. Return whether no call to a GPU is in progress."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(1.0)
@@ -145,7 +145,7 @@ class Meter:
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
         """Return the IDs of each rank's processes that were on its GPUs at the last reading.
 
-        Return an empty mapping if the GPUs are simulated or replayed.
+        Empty if the GPUs are simulated or replayed.
         """
         if self._gpus.kind != "nvml":
             return {}
@@ -153,7 +153,7 @@ class Meter:
             return self._books.on_gpus()
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Mark the ranks in `outside`, which use GPUs without MPS although they should use MPS."""
+        """Mark the ranks in `outside`, which should use MPS and do not."""
         with self._lock:
             self._books.mark_outside_mps(outside)
 

@@ -13,8 +13,8 @@ _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
 """Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""Number of readings for each query of the bytes that processes have read from storage. This query takes as
-long as the queries of all other values together."""
+"""Number of readings per query of the bytes read from storage, which takes as long as all other queries
+together."""
 
 
 class ProcessReading(NamedTuple):
@@ -22,8 +22,8 @@ class ProcessReading(NamedTuple):
 
     Attributes:
         cpu_s: CPU time since the rank's start, including ended processes, seconds.
-        memory_mib: Resident memory now, MiB: anonymous and shared memory of the control group. If no group
-            counts memory, the sum over all processes, which counts shared pages several times.
+        memory_mib: Resident memory now, MiB: anonymous and shared memory of the control group; without a
+            count, the sum over all processes, with shared pages counted several times.
         read_bytes: Bytes read from storage since the rank's start.
         io_stall_s: Time since the rank's start in which at least one process waited for storage, seconds.
         periods: Number of periods of the CPU limit (the control group's `nr_periods`) since the rank's start.
@@ -179,7 +179,7 @@ def _stat(pid: int | str) -> list[bytes] | None:
 def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None:
     """Return the numbers in a file, by name. Each line of the file is a name, the separator and a number.
 
-    If `separator` is None, white space separates name and number. Return None if the file is not readable.
+    `separator` None: white space. Returns None if the file is not readable.
     """
     text = _text(path)
     if text is None:

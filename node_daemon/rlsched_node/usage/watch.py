@@ -22,7 +22,7 @@ from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 
 KEEP_EVERY_S = 60.0
 """Seconds between two writes of the usage to disk. If the daemon is killed, the usage since the last write is
-lost, except values that come from counters, because the counters continue to count."""
+lost; counters are not."""
 DAY_FILE = "energy.json"
 _log = logging.getLogger("rlsched.node")
 
@@ -96,7 +96,7 @@ class UsageWatch:
         return self._meter.on_gpus()
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Mark the ranks in `outside`, which use GPUs without MPS although they should use MPS."""
+        """Mark the ranks in `outside`, which should use MPS and do not."""
         self._meter.mark_outside_mps(outside)
 
     @property
