@@ -219,10 +219,11 @@ def test_dead_daemon_leaves_known_clients_and_is_replaced(
 def test_rank_starts_by_time_slicing_if_no_daemon_starts(
     node: Node, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "START_S", 0.3)
     node.mode.write_text(mode)
     mps = node.make()
-    assert node.begin(mps, ONE) == {}
+    with monkeypatch.context() as patched:
+        patched.setattr(control, "START_S", 0.3)
+        assert node.begin(mps, ONE) == {}
     assert mps.follow({}) == {ONE}
     node.mode.write_text("")
     assert node.begin(mps, TWO) == {}, "no second try within a minute"

@@ -253,7 +253,7 @@ def test_broker_answers_while_a_fit_hangs_and_kills_it_on_close(
     serving: tuple[Broker, BrokerSettings, threading.Thread],
 ) -> None:
     broker, settings, thread = serving
-    with Client(broker.address, home=settings.keys) as client:
+    with Client(broker.address, home=settings.keys, timeout_s=DEADLINE_S) as client:
 
         def fitting() -> bool:
             report = client.stats().prediction
