@@ -220,8 +220,8 @@ def parts(folder: Path) -> list[Part]:
     """Return the parts of a store, oldest first.
 
     A part has at most about `PART_ROWS` decisions, with a size of at most `PART_BYTES`, unless a single
-    segment has more. The count of decisions in a segment is estimated from the numbers of the first decisions
-    of this segment and the next; the newest segment counts as full.
+    segment has more. The count of decisions in a segment is estimated: the sequence number of the
+    next segment's first decision minus that of its own. The newest segment counts as full.
     """
     groups: list[list[Path]] = []
     size = rows = 0

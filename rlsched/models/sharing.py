@@ -125,8 +125,8 @@ def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.in
 
     The slowdown by a co-tenant is the measured slowdown, if the table has the pair. Otherwise it follows from
     latent factors, if the job's sensitivity and the co-tenant's pressure are known. These slowdowns add up.
-    All other co-tenants together add the increase that they cause in the slowdown by `stranger_speed`. More
-    than one co-tenant is an extrapolation: all fits are of pairs.
+    The remaining co-tenants have neither. Their slowdown follows from `stranger_speed`, for all of them
+    together, and is added. More than one co-tenant is an extrapolation: all fits are of pairs.
 
     Args:
         kind: GPU type.

@@ -569,7 +569,10 @@ class Engine:
         return Energy(job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w, limit, hour_j)
 
     def _ends_s(self) -> NDArray[np.float64]:
-        """Return the (T,) ends of the rows of the run, including future ends that cannot change any more."""
+        """Return the (T,) ends of the runnable jobs; nan if unknown.
+
+        The end of a running job is known if nothing can interrupt jobs in this run.
+        """
         outcome, truth = self.arrays.progress.outcome, self.arrays.truth
         if self.log is not None:
             return outcome.end_s

@@ -463,7 +463,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str, bool]:
 
 
 def send_to_daemon(data: bytes) -> None:
-    """Send data to this shim's daemon. If the daemon has exited, the next daemon reads the files."""
+    """Send data to this shim's daemon. If it has exited, the next daemon reads the shim's files instead."""
     with contextlib.suppress(OSError):
         os.write(PIPE_FD, data)
 

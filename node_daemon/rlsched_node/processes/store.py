@@ -1,4 +1,6 @@
-"""Attempts on disk: two directories for each rank of an attempt, created exclusively: no rank starts twice.
+"""Attempts on disk. Each rank of an attempt has two directories.
+
+The daemon creates them exclusively, so that no rank starts twice.
 
 `records/CLUSTER/JOB.ATTEMPT.RANK` is the daemon's directory; jobs do not get its path. The directory of the
 same name below `attempts/` is the job's own: the job may fill it, or remove it with its content.

@@ -158,9 +158,9 @@ starts.
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
     """Return the events of a past job.
 
-    The predictor's history learns from the past job. The hedge (a weighted average of predictors) does not,
-    because the base stores its losses from past jobs. Each event only updates the hedge's losses from live
-    jobs, which depend on how long the live jobs have run.
+    The events teach the predictor's history. The hedge (a weighted average of predictors) learns nothing from
+    the past job itself: the base stores the hedge's losses. With each event, the hedge only updates the
+    losses of the jobs that are alive then.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

@@ -88,7 +88,7 @@ def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fi
 
 
 def _starting(home: Path) -> str:
-    """Return a text about a broker that is starting with the keys in `home`; "" if none is starting."""
+    """Return a text that a broker which uses the keys in `home` is starting; "" if none is."""
     if find_spec("zmq") is None:
         return ""
     from rlsched.transport.starting import is_starting, starting_in

@@ -97,7 +97,7 @@ _DECIDING = (
         "--on-slow-sharing",
         default="warn",
         type=click.Choice(["warn", "unshare", "move"]),
-        help="Reaction to a job on shared GPUs that runs for 45 s slower than predicted, or slower than "
+        help="Reaction if a job on shared GPUs is slower than predicted for more than 45 s, or slower than "
         "the policy's setting share.min_speed. warn: log a warning; unshare: give the job GPUs of its "
         "own from its next start on; move: the same, and requeue the job immediately if it is preemptible.",
     ),

@@ -74,8 +74,9 @@ def copy_nodes(s: StateArrays) -> StateArrays:
 def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
     """Return the predicted end of a running job, seconds on the clock of `now_s`.
 
-    The predicted end is the start plus the predicted run time, with models divided by the job's present
-    predicted speed. If this time is in the past, the job is predicted to run for `remaining_s` more.
+    The predicted end is the start plus the predicted run time. With models, this run time is divided by the
+    job's present predicted speed. If the predicted end is in the past, the job is predicted to run for
+    `remaining_s` more.
     """
     run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:
