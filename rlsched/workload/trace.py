@@ -259,9 +259,9 @@ def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str
     out = {row: str(reason) for row, reason in enumerate(reasons.tolist()) if reason}
     left = list(out)
     while left:
-        parent = left.pop()
-        for row in children.get(parent, ()):
+        lost = left.pop()
+        for row in children.get(lost, ()):
             if row not in out:
-                out[row] = f"depends on job {trace.job_id[parent]!s}, which can never run"
+                out[row] = f"depends on job {trace.job_id[lost]!s}, which can never run"
                 left.append(row)
     return np.array([out.get(row, "") for row in range(len(trace))], dtype=np.str_)
