@@ -91,6 +91,7 @@ CONFIG: Final = np.dtype(
         ("price_sums", np.float64, (AHEAD_H,)),  # integral of the price relative to the mean, from
         # `price_from_s` to the end of each of the next hours, in hours: sums of
         # `rlsched.energy.relative.prices_ahead`, if the policy reads them; else 0
+        ("limits_memory", np.int64),  # 0: `gpu.usable_mib` and `gpu.joinable_mib` are UNCOUNTED on all GPUs
     ],
     align=True,
 )
@@ -180,14 +181,18 @@ NODE: Final = np.dtype(
     align=True,
 )
 """One entry per node."""
+NO_JOINS: Final = -1
+"""Value of `gpu.joinable_mib`: no job may join the jobs on the GPU."""
 UNCOUNTED: Final = 1 << 60
-"""Value for cores or memory that a node's description omits: more than all jobs together request."""
+"""Value for cores or memory that a node's description omits, and for memory of a GPU without a limit. It is
+more than all jobs together request."""
 
 DEMAND: Final = np.dtype(
     [
         ("kinds", np.int64),  # bit mask of accepted GPU types, or ANY_KIND
         ("cpu_milli_each", np.int64),  # cores per GPU, thousandths; of the whole job if it has no GPUs
         ("memory_mib_each", np.int64),
+        ("gpu_free_mib", np.int64),  # memory that must be free on each GPU at the start, MiB; 0: none
         ("arrived", np.int64),  # number of jobs of this class so far
         (
             "error_square",
@@ -215,6 +220,9 @@ DEMAND: Final = np.dtype(
 
 GPU: Final = np.dtype(
     [
+        ("usable_mib", np.int64),  # memory that jobs can get together, as the node reported; UNCOUNTED: all
+        ("joinable_mib", np.int64),  # largest need of a job that may join the jobs on this GPU, MiB;
+        # NO_JOINS: no job may join; UNCOUNTED: no limit, as after the end of any of these jobs
         ("node", np.int32),
         ("free_milli", np.int32),  # 1,000 = wholly free; 0 while a job has the whole node
         ("tenant", np.int32, (MAX_TENANTS,)),  # job slot, -1 if none
@@ -440,6 +448,7 @@ def empty_state(
     """
     gpu = records(gpus, GPU)
     gpu.free_milli[:] = WHOLE_GPU_MILLI
+    gpu.usable_mib[:] = gpu.joinable_mib[:] = UNCOUNTED
     gpu.tenant[:] = gpu.link[:] = -1
     node = records(nodes, NODE)
     node.cpu_milli[:] = node.cpu_free_milli[:] = UNCOUNTED

@@ -101,6 +101,40 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 
 @kernel
+def free_gpus_for(s: StateArrays, c: int, n: int) -> int:
+    """Return how many wholly free GPUs of node `n` have the free memory that class `c` requests."""
+    needed_mib = s.demand.gpu_free_mib[c]
+    if needed_mib == 0 or s.config[0].limits_memory == 0:
+        return s.node.free[n]
+    count = 0
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        count += s.gpu.free_milli[g] == WHOLE_GPU_MILLI and s.gpu.usable_mib[g] >= needed_mib
+    return count
+
+
+@kernel
+def is_memory_left(s: StateArrays, running: int, used_mib: float, need_mib: float) -> bool:
+    """Return whether the limits of GPU memory allow one more job on all GPUs of a running job.
+
+    The limits are `gpu.usable_mib` and `gpu.joinable_mib`.
+
+    Args:
+        s: The state.
+        running: Slot of the running job.
+        used_mib: Memory that the jobs on these GPUs need on each GPU, MiB.
+        need_mib: Memory that the other job needs on each GPU, MiB; nan: unknown.
+    """
+    place = s.job.head[running] if s.config[0].limits_memory else -1
+    while place >= 0:
+        g = place // MAX_TENANTS
+        most_mib = s.gpu.joinable_mib[g]
+        if most_mib < 0 or need_mib > most_mib or used_mib + need_mib > s.gpu.usable_mib[g]:
+            return False
+        place = s.gpu.link[g, place % MAX_TENANTS]
+    return True
+
+
+@kernel
 def has_no_job(s: StateArrays, n: int) -> bool:
     """Return whether no job runs on node `n`.
 
@@ -126,7 +160,7 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
     if d.gpus[c] == 0:
         places = 1
     elif d.share_milli[c] == WHOLE_GPU_MILLI:
-        places = s.node.free[n]
+        places = free_gpus_for(s, c, n)
     else:
         places = 1 if tightest_gpu(s, n, d.share_milli[c]) >= 0 else 0
     if places == 0 or d.plain[c]:

@@ -84,7 +84,7 @@ def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArra
     if s.demand.share_milli[c] < WHOLE_GPU_MILLI:
         out[0] = _gpu_for_share(s, n, c, classes)
     else:
-        take_from(s, n, s.demand.gpus[c], out, 0)
+        take_from(s, n, s.demand.gpus[c], out, 0, s.demand.gpu_free_mib[c])
 
 
 @array_kernel
@@ -108,9 +108,9 @@ def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     at = 0
     for n in range(nodes):
         if taken[n]:
-            at = take_from(s, n, open_places(s, c, p, n), out, at)
+            at = take_from(s, n, open_places(s, c, p, n), out, at, s.demand.gpu_free_mib[c])
     if rest > 0:
-        take_from(s, last, rest, out, at)
+        take_from(s, last, rest, out, at, s.demand.gpu_free_mib[c])
     return s.gpu.node[out[0]]
 
 
@@ -134,7 +134,7 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     at = 0
     for n in range(nodes):
         if given[n] > 0:
-            at = take_from(s, n, given[n], out, at)
+            at = take_from(s, n, given[n], out, at, s.demand.gpu_free_mib[c])
     return s.gpu.node[out[0]]
 
 

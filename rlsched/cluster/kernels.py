@@ -373,6 +373,7 @@ def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli:
             g, k = place // MAX_TENANTS, place % MAX_TENANTS
             place = gpu.link[g, k]
             gpu.tenant[g, k] = gpu.link[g, k] = -1
+            gpu.joinable_mib[g] = UNCOUNTED
             gpu.free_milli[g] += share_milli
             if gpu.free_milli[g] == WHOLE_GPU_MILLI:
                 freed += 1

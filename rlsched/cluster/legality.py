@@ -53,6 +53,7 @@ def check_gang(
             f"got {share_milli}"
         )
     check_clock(state, seq, sm_clock_frac)
+    _check_free_memory(state, slot, gpus)
     nodes, partitions = _places_by_node(state, seq, gpus, share_milli, node), set()
     check_clocks(state, seq, nodes, sm_clock_frac)
     node_columns = columns(state.arrays.node)
@@ -72,6 +73,19 @@ def check_gang(
     if p not in (job["own_partition"], job["shared_partition"]):
         raise AllocationError(f"job {seq}: partition {state.partition_names[p]} does not serve its VC")
     return p, next(iter(nodes))
+
+
+def _check_free_memory(state: ClusterShape, slot: int, gpus: Sequence[int]) -> None:
+    """Raise an AllocationError if one of these GPUs has less free memory than a job requests."""
+    arrays, seq = state.arrays, int(state.arrays.job.seq[slot])
+    needed_mib = int(arrays.demand.gpu_free_mib[arrays.job.demand[slot]])
+    for g in gpus if needed_mib else ():
+        if 0 <= g < len(arrays.gpu) and arrays.gpu.usable_mib[g] < needed_mib:
+            n, local = state.gpu_location(g)
+            raise AllocationError(
+                f"job {seq}: GPU {local} on node {state.node_names[n]} has {arrays.gpu.usable_mib[g]} MiB "
+                f"free, and the job requests {needed_mib}"
+            )
 
 
 def check_clock(state: ClusterShape, seq: int, sm_clock_frac: float) -> None:
@@ -217,7 +231,10 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
     kind = int(arrays.node.kind[job.host[share_with]])
     tenants = [k for k in arrays.gpu.tenant[job.head[share_with] // MAX_TENANTS].tolist() if k >= 0]
     mine_mib, *theirs_mib = [float(gpu_need_mib(arrays, one, kind)) for one in (slot, *tenants)]
-    if not fits_memory(float(arrays.models.gpu.memory_mib[kind]), sum(theirs_mib), len(tenants), mine_mib):
+    used_mib, gpu = sum(theirs_mib), arrays.gpu[state.gpus_of(other)]
+    fits = fits_memory(float(arrays.models.gpu.memory_mib[kind]), used_mib, len(tenants), mine_mib)
+    beyond = (used_mib + mine_mib > gpu.usable_mib) | (mine_mib > gpu.joinable_mib) | (gpu.joinable_mib < 0)
+    if not fits or beyond.any():
         raise AllocationError(
             f"job {seq}: the GPUs of job {other} have too little memory left for one more job"
         )

@@ -172,11 +172,14 @@ def node_with(s: StateArrays, p: int, free: int) -> int:
 
 
 @kernel
-def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int) -> int:
-    """Write the first `count` wholly free GPUs of node `n` to `out` from `at` on; return the end position."""
+def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int, needed_mib: int) -> int:
+    """Write the first `count` wholly free GPUs of node `n` to `out` from `at` on; return the end position.
+
+    GPUs on which jobs can get less than `needed_mib` of memory are skipped.
+    """
     g = s.node.first_gpu[n]
     while count > 0:
-        if s.gpu.free_milli[g] == WHOLE_GPU_MILLI:
+        if s.gpu.free_milli[g] == WHOLE_GPU_MILLI and s.gpu.usable_mib[g] >= needed_mib:
             out[at] = g
             at += 1
             count -= 1
@@ -193,7 +196,7 @@ def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> in
         if free < 0:
             return -1
         n = node_with(s, p, free)
-        take_from(s, n, gpus, out, 0)
+        take_from(s, n, gpus, out, 0, 0)
         return n
     if gang_remainder(index.holes[p], index.whole[p], gpus) < 0:
         return -1
@@ -202,9 +205,9 @@ def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> in
         n = -1
         for _ in range(min(index.whole[p, size], (gpus - at) // size)):
             n = next_member(index.by_whole[p, size], nodes, n + 1)
-            at = take_from(s, n, size, out, at)
+            at = take_from(s, n, size, out, at, 0)
     if at < gpus:
-        take_from(s, _emptiest_besides(s, p, out[:at]), gpus - at, out, at)
+        take_from(s, _emptiest_besides(s, p, out[:at]), gpus - at, out, at, 0)
     return s.gpu.node[out[0]]
 
 

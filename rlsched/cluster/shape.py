@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
 import msgspec
@@ -309,6 +309,54 @@ class ClusterShape:
         """Set whether several jobs can run on one of a node's GPUs."""
         self.arrays.node.unshared[self._node(n)] = not shares
 
+    def limit_gpu_memory(self, n: int, usable_mib: Mapping[int, int]) -> None:
+        """Set how much GPU memory jobs can get on a node, because other processes use some.
+
+        Args:
+            n: Index of the node.
+            usable_mib: Memory that the jobs of a GPU can get together, MiB, by index of the GPU on the node.
+                GPUs that are not included have no limit.
+        """
+        node, usable = self.arrays.node[self._node(n)], self.arrays.gpu.usable_mib
+        usable[node.first_gpu : node.first_gpu + node.gpus] = UNCOUNTED
+        for gpu, mib in usable_mib.items():
+            usable[node.first_gpu + gpu] = mib
+            self.arrays.config[0].limits_memory = 1
+        self._mark_plain()
+
+    def usable_gpu_memory(self, n: int) -> dict[int, int]:
+        """Return the limits that `limit_gpu_memory` set for a node."""
+        return self._limited(n, "usable_mib")
+
+    def limit_joins(self, n: int, most_mib: Mapping[int, int | None]) -> None:
+        """Limit which jobs may join the running jobs on GPUs of a node, until one of these jobs ends.
+
+        Args:
+            n: Index of the node.
+            most_mib: Largest memory that such a job may need on each GPU, MiB, by index of the GPU on the
+                node; -1: no job may join; None: no limit. Other GPUs keep their limits. A GPU without jobs
+                gets no limit.
+        """
+        gpu = self.arrays.gpu
+        for local, mib in most_mib.items():
+            g = int(self.arrays.node.first_gpu[self._node(n)]) + local
+            if self.has_jobs(n, local):
+                gpu.joinable_mib[g] = UNCOUNTED if mib is None else mib
+                self.arrays.config[0].limits_memory = 1
+
+    def has_jobs(self, n: int, gpu: int) -> bool:
+        """Return whether jobs run on a GPU, given by its index on a node."""
+        return bool(self.arrays.gpu.tenant[self.arrays.node.first_gpu[self._node(n)] + gpu].max() >= 0)
+
+    def join_limits(self, n: int) -> dict[int, int]:
+        """Return the limits that `limit_joins` set for a node and that are still in force."""
+        return self._limited(n, "joinable_mib")
+
+    def _limited(self, n: int, column: str) -> dict[int, int]:
+        node = self.arrays.node[self._node(n)]
+        mib = columns(self.arrays.gpu)[column][node.first_gpu : node.first_gpu + node.gpus]
+        return {gpu: int(mib[gpu]) for gpu in np.flatnonzero(mib != UNCOUNTED).tolist()}
+
     def weigh_energy(self, weight: float) -> None:
         """Set the weight of energy against time, 0 (no weight) to 1 (only energy).
 
@@ -407,7 +455,7 @@ class ClusterShape:
             row.gpus[number], row.share_milli[number] = demand.gpus, demand.share_milli
             row.cpu_milli_each[number] = demand.cpu_milli_each
             row.memory_mib_each[number] = demand.memory_mib_each
-            row.exclusive[number] = demand.exclusive
+            row.exclusive[number], row.gpu_free_mib[number] = demand.exclusive, demand.gpu_free_mib
             row.preferred[number] = preferred
             kernels.size_class(self.arrays, number)
             self._mark_plain()
@@ -430,12 +478,16 @@ class ClusterShape:
         """Mark the plain demand classes: their jobs can be placed by counts of free GPUs only.
 
         If cores are lent, and jobs on a shared GPU together request more than the GPU's part of the cores, no
-        class that requests cores is plain.
+        class that requests cores is plain. A class is not plain either if a GPU has less free memory than its
+        jobs request.
         """
         demands, nodes = list(self._demands), alike_by_type(list(self._shapes))
         self.arrays.demand.plain[: len(demands)] = plain_demands(demands, nodes)
         if self.arrays.config[0].lends_cores and exceed_parts(self.arrays):
             self.arrays.demand.plain[self.arrays.demand.cpu_milli_each > 0] = 0
+        if self.arrays.config[0].limits_memory:
+            least_mib = self.arrays.gpu.usable_mib.min(initial=UNCOUNTED)
+            self.arrays.demand.plain[self.arrays.demand.gpu_free_mib > least_mib] = 0
         self.arrays.config[0].within_parts = within_parts(demands, nodes)
         kernels.forget_answers(self.arrays)
 

@@ -565,6 +565,7 @@ class ClusterState(ClusterShape):
         if self.jobs_on(n):
             raise AllocationError(f"node {self.node_names[n]!r} cannot be retired: jobs hold GPUs there")
         self.fail_node(n)
+        self.limit_gpu_memory(n, {})
         self.node_names[n] = f"{self.node_names[n]}~{n}"
         self._nodes[n] = msgspec.structs.replace(self._nodes[n], name=self.node_names[n])
 
@@ -614,4 +615,9 @@ class ClusterState(ClusterShape):
             hasher.update(node[name].tobytes())
         hasher.update((node["cpu_milli"] - node["cpu_free_milli"]).tobytes())
         hasher.update((node["memory_mib"] - node["memory_free_mib"]).tobytes())
+        if columns(self.arrays.config)["limits_memory"][0]:
+            gpu = columns(self.arrays.gpu)
+            for name in ("usable_mib", "joinable_mib"):
+                if (gpu[name] != UNCOUNTED).any():
+                    hasher.update(name.encode() + gpu[name].tobytes())
         return hasher.hexdigest()[:32]

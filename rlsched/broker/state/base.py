@@ -51,6 +51,10 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """up | drained | down | asleep | booting."""
     fixed_clock: bool = False
+    usable_mib: dict[int, int] = {}
+    """GPU memory that jobs can get, MiB, by index of the GPU (`ClusterShape.limit_gpu_memory`)."""
+    joinable_mib: dict[int, int] = {}
+    """Limits for jobs that join others, MiB, by index of the GPU (`ClusterShape.limit_joins`)."""
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +67,8 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
     gpu_types: list[str] = []
     exclusive: bool = False
     preferred_types: list[str] = []
+    gpu_free_mib: int = 0
+    """As in `Demand`; 0 in bases of earlier versions."""
 
     @property
     def demand(self) -> Demand:
@@ -72,6 +78,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             cpu_milli=self.cpu_milli,
             memory_mib=self.memory_mib,
             gpu_memory_mib=self.gpu_memory_mib,
+            gpu_free_mib=self.gpu_free_mib,
             gpu_types=tuple(self.gpu_types),
             exclusive=self.exclusive,
             preferred_types=tuple(self.preferred_types),

@@ -135,8 +135,14 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
     vcs, asked = state.vc_names, state.demands
     return Ledger(
         nodes=[
-            LedgerNode(spec=spec, status=_NODE_STATUS[int(node.status)], fixed_clock=bool(node.fixed_clock))
-            for spec, node in zip(state.nodes, s.node, strict=True)
+            LedgerNode(
+                spec=spec,
+                status=_NODE_STATUS[int(node.status)],
+                fixed_clock=bool(node.fixed_clock),
+                usable_mib=state.usable_gpu_memory(n),
+                joinable_mib=state.join_limits(n),
+            )
+            for n, (spec, node) in enumerate(zip(state.nodes, s.node, strict=True))
         ],
         jobs=[
             LedgerJob(
@@ -145,6 +151,7 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
                 cpu_milli=asked[int(job.demand[slot])].cpu_milli,
                 memory_mib=asked[int(job.demand[slot])].memory_mib,
                 gpu_memory_mib=asked[int(job.demand[slot])].gpu_memory_mib,
+                gpu_free_mib=asked[int(job.demand[slot])].gpu_free_mib,
                 gpu_types=list(asked[int(job.demand[slot])].gpu_types),
                 exclusive=asked[int(job.demand[slot])].exclusive,
                 preferred_types=list(asked[int(job.demand[slot])].preferred_types),
@@ -162,6 +169,7 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
                 cpu_milli=demand.cpu_milli,
                 memory_mib=demand.memory_mib,
                 gpu_memory_mib=demand.gpu_memory_mib,
+                gpu_free_mib=demand.gpu_free_mib,
                 gpu_types=list(demand.gpu_types),
                 exclusive=demand.exclusive,
                 preferred_types=list(demand.preferred_types),
@@ -226,6 +234,10 @@ def fill(
     slots = {one.seq: _enter(state, one, ledger.revises) for one in ledger.jobs}
     _seat(state, [(slots[one.seq], one) for one in ledger.jobs if one.status == "running"])
     state.check_parts()
+    for number, node in enumerate(ledger.nodes):
+        if node.usable_mib:
+            state.limit_gpu_memory(number, node.usable_mib)
+        state.limit_joins(number, node.joinable_mib)
     s, job = state.arrays, state.arrays.job
     for seq, slot in slots.items():
         job.workload[slot] = workloads[seq]

@@ -60,6 +60,7 @@ def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
         cpu_milli=spec.num_cpus * 1000 if spec.counted else 0,
         memory_mib=spec.memory_mib if spec.counted else 0,
         gpu_memory_mib=max(spec.gpu_memory_mib, learnt_gpu_mib),
+        gpu_free_mib=spec.gpu_memory_mib,
         exclusive=spec.exclusive,
         preferred_types=tuple(spec.preferred_types),
     )

@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
-from rlsched.cluster.capacity import gpu_need_mib, takes_gpus_of
+from rlsched.cluster.capacity import gpu_need_mib, is_memory_left, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.cluster.loans import lacks_cores, lent_milli_each
@@ -79,7 +79,9 @@ def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
         if other >= 0:
             used_mib += gpu_need_mib(s, other, kind)
             tenants += 1
-    return fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, gpu_need_mib(s, slot, kind))
+    mine_mib = gpu_need_mib(s, slot, kind)
+    fits = fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, mine_mib)
+    return fits and is_memory_left(s, share_with, used_mib, mine_mib)
 
 
 @kernel
@@ -108,7 +110,10 @@ def shared_plan(
     t, mine, theirs = s.models.trait, job.workload[slot], job.workload[share_with]
     memory_mib = s.models.gpu.memory_mib[kind]
     used_mib = gpu_need_mib(s, share_with, kind)
-    if not fits_memory(memory_mib, used_mib, 1, gpu_need_mib(s, slot, kind)):
+    mine_mib = gpu_need_mib(s, slot, kind)
+    if not fits_memory(memory_mib, used_mib, 1, mine_mib):
+        return refused(NO_MEMORY, share_with, kind)
+    if not is_memory_left(s, share_with, used_mib, mine_mib):
         return refused(NO_MEMORY, share_with, kind)
     if o.share == LUCID:
         return _lucid_plan(s, slot, share_with, kind)
@@ -258,6 +263,8 @@ def _group_plan(
     if lacks_cores(s, slot, share_with):
         return refused(NO_CORES, share_with, kind)
     if not fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, mine_mib):
+        return refused(NO_MEMORY, share_with, kind)
+    if not is_memory_left(s, share_with, used_mib, mine_mib):
         return refused(NO_MEMORY, share_with, kind)
     met = min(1.0, (held + join_cores(s, slot, share_with, kind)) / 1000.0 / needed)
     both, slowest, own = 1.0, 1.0, 1.0
