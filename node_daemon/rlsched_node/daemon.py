@@ -302,7 +302,7 @@ class NodeDaemon:
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(64)
             with self._mishaps.set_aside("checking the node's GPUs"):
-                self._feed(GpusOut(self._usage.gpus.outages.holdings))
+                self._feed(self._gpus_out())
             with self._mishaps.set_aside("handling the broker's messages"):
                 self._feed(*self._link.receive())
             with self._mishaps.set_aside("handling the ranks' events"):
@@ -435,8 +435,12 @@ class NodeDaemon:
         for event in self._start_rank(key, launch):
             if isinstance(event, StartFailed):
                 self._release(key)
-                yield GpusOut(self._usage.gpus.outages.holdings)  # the broker needs it for its next decision
+                yield self._gpus_out()  # the broker needs it for its next decision
             yield event
+
+    def _gpus_out(self) -> GpusOut:
+        outages = self._usage.gpus.outages
+        return GpusOut(outages.holdings, outages.usable_mib)
 
     def _start_rank(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:
         directory = self._store.directories_of(key)
@@ -446,8 +450,13 @@ class NodeDaemon:
             outages = self._usage.gpus.outages
             outages.refuse(self._gpus, launch.gpus)
             outages.refuse_short(
-                self._gpus, launch.gpus, launch.gpu_memory_mib, are_shared=bool(launch.beside)
+                self._gpus,
+                launch.gpus,
+                launch.gpu_memory_mib,
+                are_shared=bool(launch.beside),
+                is_told=self._machine.tells_memory,
             )
+            outages.busy |= frozenset(launch.gpus)
             env = rank_environment(
                 launch,
                 gpus=self._gpus,
@@ -531,6 +540,7 @@ class NodeDaemon:
                 lends="cores" in self._bounds.holds_to,
                 limits_torch=self._config.torch_memory_limit,
                 fences=True,
+                tells_memory=self._gpus.kind == "nvml",
             ),
         )
 

@@ -74,6 +74,7 @@ _LEFT_OUT = {
         "hears_usage",
         "hears_clock",
         "hears_output",
+        "hears_memory",
         "gpu_uuids",
         "cpus",
         "marks_hold",

@@ -16,6 +16,7 @@ from rlsched.wire.messages import (
     AttemptKey,
     EndedAck,
     FetchLog,
+    GpuMemory,
     Heartbeat,
     HeartbeatAck,
     Held,
@@ -89,6 +90,7 @@ class NodeMachine:
         tells_power: The broker accepts the power draw of the GPUs in a heartbeat.
         tells_clock: The broker accepts the time of this machine in a heartbeat.
         tells_usage: The broker accepts the usage of ranks.
+        tells_memory: The broker accepts `GpuMemory`, and this node reports it.
         is_stopping: The node is being stopped and accepts no new jobs.
         is_checked: The result of the first health check is known; before that, the node does not register.
     """
@@ -109,6 +111,7 @@ class NodeMachine:
         self.epoch = hello.epoch
         self.attempts = NodeAttempts(hello.gpus, attempts)
         self.is_registered = self.tells_power = self.tells_clock = self.tells_usage = False
+        self.tells_memory, self._usable_mib = False, dict[int, int]()
         self.is_connected = False
         self.is_stopping = False
         self.is_checked = is_checked
@@ -177,8 +180,9 @@ class NodeMachine:
                 yield from self.attempts.record_limit(key, limit_s)
             case Checked():
                 yield from self._report_checks(event.unhealthy, now_s)
-            case GpusOut(held):
+            case GpusOut(held, usable_mib):
                 yield from self._gpus_out(held)
+                yield from self._gpu_memory(usable_mib)
             case NodeTick():
                 yield from self._tick(now_s)
             case Stopping():
@@ -295,6 +299,9 @@ class NodeMachine:
         if renewed is not None:
             yield renewed
         yield Note(f"registered with the broker at epoch {self.epoch}")
+        self.tells_memory = welcome.hears_memory and self._hello.capabilities.tells_memory
+        if self.tells_memory:
+            yield Send(GpuMemory(usable_mib=self._usable_mib))
         forget = set(welcome.forget)
         for attempt in self.attempts.of_cluster(self.cluster):
             if attempt.key[:2] in forget:
@@ -352,6 +359,18 @@ class NodeMachine:
         self._hello = msgspec.structs.replace(self._hello, held=held)
         if self.is_registered:
             yield Send(Held(held=held))
+
+    def _gpu_memory(self, usable_mib: dict[int, int]) -> Iterator[Effect]:
+        if usable_mib == self._usable_mib:
+            return
+        for gpu in sorted(self._usable_mib.keys() | usable_mib.keys()):
+            now_mib = usable_mib.get(gpu)
+            if now_mib != self._usable_mib.get(gpu):
+                has = "all its memory" if now_mib is None else f"{now_mib} MiB of memory"
+                yield Note(f"GPU {gpu} has {has} free for jobs")
+        self._usable_mib = usable_mib
+        if self.is_registered and self.tells_memory:
+            yield Send(GpuMemory(usable_mib=usable_mib))
 
     def _tick(self, now_s: float) -> Iterator[Effect]:
         if self._hello_at_s is None:

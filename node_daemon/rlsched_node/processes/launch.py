@@ -66,13 +66,17 @@ INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
 class LaunchError(RlschedError):
     """This node cannot start the rank, for example because a GPU is in use or the disk is full.
 
-    `is_for_now`: the cause is temporary and not a fault of the job, so the job waits. `is_about_memory`: a
-    GPU has too little free memory.
+    `is_for_now`: the cause is temporary and not a fault of the job, so the job waits until the node can start
+    it. `free_mib`: free memory of a GPU, MiB, if this is too little for the job; None: another cause.
     """
 
-    def __init__(self, message: str, *, is_for_now: bool = False, is_about_memory: bool = False) -> None:
+    def __init__(self, message: str, *, is_for_now: bool = False, free_mib: int | None = None) -> None:
         super().__init__(message)
-        self.is_for_now, self.is_about_memory = is_for_now, is_about_memory
+        self.is_for_now, self.free_mib = is_for_now, free_mib
+
+    @property
+    def is_about_memory(self) -> bool:
+        return self.free_mib is not None
 
 
 class Terms(NamedTuple):
@@ -287,7 +291,7 @@ def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) ->
             raise LaunchError(
                 f"GPU {gpu} has {total - used} of {total} MiB free, and the job asks for {gpu_memory_mib}",
                 is_for_now=True,
-                is_about_memory=True,
+                free_mib=total - used,
             )
 
 

@@ -1,7 +1,8 @@
 """GPUs out of service: lost or unfit GPUs, and GPUs with memory in use that belongs to no rank.
 
-Such memory belongs to a process that rlsched did not start, or to no listed process. A GPU with less free
-memory than a job requested is out of service for half a minute, so that the job gets another one.
+Such memory belongs to a process that rlsched did not start, or to no process that the driver lists. If a GPU
+has less free memory than a job requested, the broker gets the amount, so that such jobs get another
+GPU. For brokers that do not accept this figure, the GPU is out of service for half a minute.
 
 The meter's thread checks the GPUs once a second, and the daemon before each start.
 """
@@ -24,6 +25,7 @@ from rlsched_node.gpu.device import (
     GpuUnfitError,
 )
 from rlsched_node.processes import shim
+from rlsched_node.processes.free_memory import FreeMemory
 from rlsched_node.processes.launch import LaunchError, refuse_on_full_gpus
 
 UNLISTED_MIB, UNLISTED_FRAC = 2048, 0.05
@@ -73,13 +75,17 @@ class Outages:
         is_ours: Function that returns whether rlsched started the process with this ID.
 
     Attributes:
-        busy: GPUs that ranks use. For `is_read`, all processes on these GPUs belong to the ranks, because the
-            processes of a container are children of the container engine.
+        busy: GPUs that ranks use. `is_read` counts all processes on these GPUs as processes of the ranks,
+            because the processes of a container are children of the container engine. `refuse` checks all
+            GPUs of an order, including these.
+        knows_busy: Whether `busy` has been set. False after the daemon's start, if ranks of an earlier daemon
+            may run.
     """
 
     def __init__(self, count: int, is_ours: Callable[[int], bool]) -> None:
         self._count, self._is_ours = count, is_ours
-        self.busy = frozenset[int]()
+        self.busy, self.knows_busy = frozenset[int](), True
+        self._memory = FreeMemory()
         self._out: dict[int, _Outage] = {}
         self._unlisted_looks: dict[int, int] = {}  # by GPU, consecutive checks with too much unlisted memory
         self._own: dict[int, int | None] = {}  # start ticks of processes known to be rlsched's
@@ -99,6 +105,12 @@ class Outages:
                 for gpu, outage in sorted(self._out.items())
                 if outage.pid or not all_lost
             ]
+
+    @property
+    def usable_mib(self) -> dict[int, int]:
+        """Memory that jobs can get, MiB, of the GPUs of which other processes use a part."""
+        with self._lock:
+            return self._memory.usable_mib
 
     @property
     def all_lost(self) -> list[str]:
@@ -156,6 +168,17 @@ class Outages:
                 self._out[gpu] = outage._replace(good_looks=outage.good_looks + 1)
                 if self._out[gpu].good_looks >= BACK_AFTER_LOOKS:
                     del self._out[gpu]
+            elif outage is None and self.knows_busy and reading is not None and total_mib:
+                self._read_memory(gpu, reading, total_mib)
+
+    def _read_memory(self, gpu: int, reading: GpuReading, total_mib: int) -> None:
+        """Record how much memory jobs can get on a GPU: all that processes outside the ranks do not use."""
+        if reading.memory_used_mib is None:
+            return
+        free_mib, is_busy = total_mib - reading.memory_used_mib, gpu in self.busy
+        if is_busy:
+            free_mib += sum(one.used_mib or 0 for one in reading.processes or ())
+        self._memory.is_read(gpu, min(max(free_mib, 0), total_mib), total_mib, is_busy=is_busy)
 
     def _look_again(
         self, gpu: int, outage: _Outage, reading: GpuReading | None, total_mib: int | None
@@ -197,7 +220,13 @@ class Outages:
                 raise LaunchError(f"GPU {gpu} is {_in_words(foreign)}", is_for_now=True)
 
     def refuse_short(
-        self, gpus: GpuSet, wanted: Sequence[int], gpu_memory_mib: int, *, are_shared: bool
+        self,
+        gpus: GpuSet,
+        wanted: Sequence[int],
+        gpu_memory_mib: int,
+        *,
+        are_shared: bool,
+        is_told: bool = False,
     ) -> None:
         """Check that each GPU of a launch order has the free memory that the job requested.
 
@@ -206,19 +235,30 @@ class Outages:
             wanted: GPUs of the order.
             gpu_memory_mib: Requested memory, MiB per GPU; 0: none.
             are_shared: Whether other jobs run on these GPUs.
+            is_told: Whether the broker accepts `usable_mib`.
 
         Raises:
-            LaunchError: a GPU has less free memory. Unless it is shared, it is out of service from now on.
+            LaunchError: a GPU has less free memory. Unless it is shared, `usable_mib` has its free memory
+                from now on, or without `is_told`, it is out of service.
         """
+        first = None
         for gpu in wanted:
             try:
                 refuse_on_full_gpus(gpus, [gpu], gpu_memory_mib)
             except LaunchError as error:
-                with self._lock:
-                    if not are_shared and gpu not in self._out:
-                        why = str(error).removeprefix(f"GPU {gpu} has ")
-                        self._out[gpu] = _Outage(f"short of memory: {why}", _SHORT, asked_mib=gpu_memory_mib)
-                raise
+                first = first or error
+                if not are_shared:
+                    self._note_short(gpu, error, gpu_memory_mib, is_told=is_told)
+        if first is not None:
+            raise first
+
+    def _note_short(self, gpu: int, error: LaunchError, asked_mib: int, *, is_told: bool) -> None:
+        with self._lock:
+            if is_told and error.free_mib is not None:
+                self._memory.is_refused(gpu, error.free_mib, asked_mib)
+            elif gpu not in self._out:
+                why = str(error).removeprefix(f"GPU {gpu} has ")
+                self._out[gpu] = _Outage(f"short of memory: {why}", _SHORT, asked_mib=asked_mib)
 
     def _take_out(self, gpu: int, why: str, pid: int) -> None:
         outage = self._out.get(gpu)

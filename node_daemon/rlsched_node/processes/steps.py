@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlsched.wire.messages import AttemptKey, BrokerToNode, Holding, Launch, NodeMessage, RankUsage
 
@@ -102,9 +102,13 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class GpusOut:
-    """The complete list of the node's GPUs that are out of service now, and the reason for each."""
+    """The complete list of the node's GPUs that are out of service now, and the reason for each.
+
+    `usable_mib`: memory that jobs can get, MiB, of the GPUs of which other processes use a part.
+    """
 
     held: list[Holding]
+    usable_mib: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class UsageWatch:
         self._meter = Meter(gpus, gpu_type, day=self._read_day(), recorder=recorder, is_ours=is_ours)
         self._adopted = set(adopted)
         self._keep_at_s = time.monotonic() + KEEP_EVERY_S
+        self._meter.outages.knows_busy = False
         self._meter.look_first()
         self._meter.start()
 
@@ -69,6 +70,7 @@ class UsageWatch:
                 self._begin(attempt)
         self._gpus.follow(held)
         self._meter.outages.busy = frozenset(held)
+        self._meter.outages.knows_busy = True
         if time.monotonic() >= self._keep_at_s:
             self._keep_at_s = time.monotonic() + KEEP_EVERY_S
             self.keep()

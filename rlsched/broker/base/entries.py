@@ -232,6 +232,19 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     """Each item lists some GPUs, and names their user or the reason why they are out of service."""
 
 
+class GpuMemoryLimited(Fact, frozen=True, kw_only=True, tag="gpu_memory_limited"):
+    """Processes that belong to no job use memory of a node's GPUs, so jobs can get only the rest.
+
+    The fact replaces the node's previous `GpuMemoryLimited`. No job starts on a GPU with less memory than the
+    job requests (`--gpu-memory`).
+    """
+
+    asks_scheduler: ClassVar[bool] = True
+    name: str
+    usable_mib: dict[int, int]
+    """Memory that the jobs of a GPU can get together, MiB, by index of the GPU. Other GPUs have no limit."""
+
+
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
     """A job or an array was submitted. The prediction is stored, so that a replay does not predict again.
 
@@ -471,14 +484,29 @@ class GpuMemorySeen(Fact, frozen=True, kw_only=True, tag="gpu_memory_seen"):
 
 
 class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
-    """A job shares no GPUs from its next start on.
+    """A job shares no GPUs from its next start on, because a co-tenant slowed it down too much.
 
-    A co-tenant slowed it down too much, or a node refused to start it because a shared GPU is used by other
-    jobs or out of service.
+    In journals of earlier versions also because a node refused to start it on shared GPUs (`JoinsLimited`).
     """
 
     job: int
     reason: str
+
+
+class JoinsLimited(Fact, frozen=True, kw_only=True, tag="joins_limited"):
+    """A node refused to start a job on shared GPUs. Until a job on such a GPU ends, such jobs do not join it.
+
+    The ledger counts the memory that jobs need, not what their processes use. So it would start the refused
+    job, or another one, on the same GPUs again at once.
+    """
+
+    asks_scheduler: ClassVar[bool] = True
+    name: str
+    """The node."""
+    most_mib: dict[int, int | None]
+    """By index of the GPU: largest memory that a job may need to join the jobs on the GPU, MiB. -1: no job
+    may join, because the GPU is out of service; None: no limit any more.
+    """
 
 
 class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
@@ -576,6 +604,7 @@ Entry = (
     | NodeWoken
     | NodeHealth
     | GpusHeld
+    | GpuMemoryLimited
     | JobSubmitted
     | TaskSubmitted
     | JobHeld
@@ -594,6 +623,7 @@ Entry = (
     | PairSeen
     | GpuMemorySeen
     | JobUnshared
+    | JoinsLimited
     | QuotaSet
     | MemberSet
     | EligibilityReviewed

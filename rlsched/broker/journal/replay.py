@@ -14,6 +14,7 @@ from rlsched.broker.base.entries import (
     Decided,
     EligibilityReviewed,
     EnergyPriced,
+    GpuMemoryLimited,
     GpuMemorySeen,
     GpusHeld,
     JobCancelled,
@@ -22,6 +23,7 @@ from rlsched.broker.base.entries import (
     JobSubmitted,
     JobUnshared,
     JobUpdated,
+    JoinsLimited,
     NodeEntry,
     PairSeen,
     QuotaSet,
@@ -58,6 +60,7 @@ from rlsched.wire.states import CANCELLED, QUEUED
 Change = (
     NodeEntry
     | GpusHeld
+    | GpuMemoryLimited
     | JobSubmitted
     | JobHeld
     | TasksHeld
@@ -69,6 +72,7 @@ Change = (
     | PairSeen
     | GpuMemorySeen
     | JobUnshared
+    | JoinsLimited
     | QuotaSet
     | EligibilityReviewed
     | EnergyPriced
@@ -307,6 +311,8 @@ def _happen(
             change_node(nodes, state, models, node_entry)
         case GpusHeld():
             held.set(change, nodes[change.name], now_s)
+        case GpuMemoryLimited(name=name, usable_mib=usable_mib):
+            state.limit_gpu_memory(nodes[name].number, usable_mib)
         case Decided(source=source, action=action):
             apply(state, Decision(action=action, source=source), now_s)
             quotas.charge_action(action, now_s)
@@ -342,6 +348,8 @@ def _happen(
         case JobUnshared(job=job):
             attempts.unshared.add(job)
             state.unshare_job(seq_of[job])
+        case JoinsLimited(name=name, most_mib=most_mib):
+            state.limit_joins(nodes[name].number, most_mib)
         case JobUpdated(job=job):
             seq = seq_of.get(job, NO_SEQ)
             change_ledger(

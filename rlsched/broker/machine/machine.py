@@ -66,6 +66,7 @@ from rlsched.wire.messages import (
     ClockHeld,
     Ended,
     EndedAck,
+    GpuMemory,
     Heartbeat,
     Held,
     Hello,
@@ -344,6 +345,8 @@ class Machine:
                 members.metered.store_measurements(node, message, self.now_s)
             case Held() as message:
                 members.note_holdings(node, message.held)
+            case GpuMemory() as message:
+                members.record_gpu_memory(node, message.usable_mib)
             case Leaving():
                 members.mark_leaving(node)
 

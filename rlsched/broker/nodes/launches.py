@@ -21,7 +21,7 @@ from rlsched.broker.base.entries import (
     AttemptEnding,
     AttemptOver,
     Decided,
-    JobUnshared,
+    JoinsLimited,
     NodeDrained,
     RankClocked,
     RankEnded,
@@ -37,6 +37,7 @@ from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import memory, needs, on_a_rank
 from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank
+from rlsched.cluster.arrays import NO_JOINS
 from rlsched.decide.actions import Start
 from rlsched.errors import AllocationError, WireError
 from rlsched.terminal.visible import visible
@@ -71,6 +72,12 @@ VANISHED_EXIT_CODE = 137
 MAX_RUN_S = 10 * 366 * 86_400.0
 """Longest run time that a node can report, seconds; longer times are ignored."""
 REFUSED = "refused"
+REFUSED_BESIDE = "refused_beside"
+REFUSED_OUT = "refused_out"
+_REFUSALS = (REFUSED, REFUSED_BESIDE, REFUSED_OUT)
+"""Reasons for the end of a rank that a node refused to start. `REFUSED_BESIDE`: next to other jobs, a GPU has
+too little free memory. `REFUSED_OUT`: a GPU that other jobs use is out of service.
+"""
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
@@ -219,36 +226,43 @@ class Launches:
         """Handle a node's refusal to start a rank: end the attempt on all nodes and queue the job again.
 
         The node is drained for `Limits.drain_s`, because it could otherwise refuse until the job's retries
-        are used up. There are three exceptions:
+        are used up. The node is not drained, and the attempt does not count as a retry, if the ledger
+        excludes another such start:
 
-        - A GPU of the rank is in `held` (GPUs that other jobs use, or that are out of service). The node is
-          not drained, and no retry is counted. If the attempt shares its GPUs, the job shares none from its
-          next start on: the ledger excludes the GPU only after its running jobs have ended, so it would be
-          chosen again.
-        - `message.is_about_memory`, and the attempt shares its GPUs. The node is not drained, and the job
-          shares no GPUs from its next start on, as if it had run out of GPU memory.
-        - `message.is_about_owner`: the node cannot run jobs of this user. If no node has ever run a job of
-          the user, the job fails, and the node is not drained. If only other nodes have run the user's jobs,
-          a retry is counted. If this node has run them, it has lost the user's account (for example, its
-          directory service is down), and no retry is counted.
+        - A GPU of the rank is in `held` (GPUs that other jobs use, or that are out of service).
+        - `message.is_about_memory`, and the node has reported that jobs can get too little memory of a GPU.
+        - `message.is_about_memory`, and the attempt shares its GPUs.
+
+        If the attempt shares its GPUs, the ledger knows nothing of these reasons as long as other jobs run
+        there. `_finish` therefore limits which jobs join them (`JoinsLimited`).
+
+        If `message.is_about_owner`, the node cannot run jobs of this user:
+
+        - If no node has ever run a job of the user, the job fails, and the node is not drained.
+        - If only other nodes have run jobs of the user, this node lacks the user's account, and the attempt
+          counts as a retry.
+        - If this node has run jobs of the user, it has lost the account (for example, its directory service
+          is down), and the attempt does not count as a retry.
         """
         found = self._in_state(node, message.key, LAUNCHING)
         if found is None:
             return
         job, attempt, rank = found
         why, charged = visible(message.message)[:MAX_REASON_CHARACTERS], not message.is_for_now
-        lacks_memory = message.is_about_memory and attempt.was_shared
+        lacks_beside = message.is_about_memory and attempt.was_shared
+        has_held = not set(held).isdisjoint(rank.gpus)
+        reason = REFUSED_OUT if has_held and attempt.was_shared else REFUSED
         self._out.record(
             RankEnded(
                 job=message.job,
                 attempt=message.attempt,
                 rank=message.rank,
                 exit_code=REFUSED_EXIT_CODE,
-                reason=GPU_OUT_OF_MEMORY if lacks_memory else REFUSED,
+                reason=REFUSED_BESIDE if lacks_beside else reason,
             )
         )
-        if lacks_memory:
-            why = f"{node} refused to start it on shared GPUs: {why}; it will not share again"
+        if lacks_beside:
+            why = f"{node} refused to start it on shared GPUs: {why}"
             self.end(job, QUEUED, why, charged=False)
             return
         if message.is_about_owner:
@@ -257,16 +271,19 @@ class Launches:
                 self.end(job, FAILED, f"{node} refused to start it: {why}")
                 return
             charged = not ran_on >> self._state.nodes[node].number & 1
-        refusing, has_held = self._state.nodes[node], not set(held).isdisjoint(rank.gpus)
-        if refusing.up and not refusing.drained and not has_held:
+        refusing = self._state.nodes[node]
+        is_known = has_held or (message.is_about_memory and self._is_short(node, job, rank))
+        if refusing.up and not refusing.drained and not is_known:
             until_s = self._state.now_s + self._limits.drain_s
             reason = f"it refused to start a rank: {why}"
             self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
         why = f"{node} refused to start rank {message.rank}: {why}"
-        if has_held and attempt.was_shared and not job.alone:
-            self._out.record(JobUnshared(job=job.number, reason=why))
-            why += "; it will not share again"
-        self.end(job, QUEUED, why, charged=charged and not has_held)
+        self.end(job, QUEUED, why, charged=charged and not is_known)
+
+    def _is_short(self, node: str, job: Job, rank: Rank) -> bool:
+        """Return whether a node has reported less memory of a GPU of a rank than the job requests."""
+        usable_mib = self._state.cluster.usable_gpu_memory(self._state.nodes[node].number)
+        return any(usable_mib.get(gpu, math.inf) < job.spec.gpu_memory_mib for gpu in rank.gpus)
 
     def record_rank_end(self, node: str, message: Ended, *, rebooted: bool = False) -> None:
         """Record the end of a rank, and acknowledge the report even if the attempt is unknown or outdated.
@@ -435,6 +452,29 @@ class Launches:
                 alone=alone,
             )
         )
+        if outcome == QUEUED:
+            self._limit_joins(job, attempt)
+
+    def _limit_joins(self, job: Job, attempt: Attempt) -> None:
+        """Limit which jobs join those on the GPUs on which nodes refused to start ranks of an attempt.
+
+        Called after the end of the attempt, because the end of a job on a GPU removes the GPU's limit. After
+        a refusal for memory, jobs that need less may still join.
+        """
+        for rank in attempt.ranks:
+            if rank.reason not in (REFUSED_BESIDE, REFUSED_OUT) or rank.node not in self._state.nodes:
+                continue
+            most_mib = NO_JOINS
+            if rank.reason == REFUSED_BESIDE:
+                most_mib = max(self._beside_mib(job) - 1, 0)
+            number = self._state.nodes[rank.node].number
+            shared = [gpu for gpu in rank.gpus if self._state.cluster.has_jobs(number, gpu)]
+            if shared:
+                self._out.record(JoinsLimited(name=rank.node, most_mib=dict.fromkeys(shared, most_mib)))
+
+    def _beside_mib(self, job: Job) -> int:
+        """Return the memory that must be free on a job's GPUs if other jobs use them, MiB per GPU."""
+        return max(job.spec.gpu_memory_mib, may_share(self._state, job)[1])
 
     def _was_bounded(self, job: Job, attempt: Attempt) -> bool:
         """Return whether an attempt could use only part of the GPU memory: it shared GPUs, or had a limit."""
@@ -526,7 +566,7 @@ class Launches:
                     cores=cores,
                     lent_cores=lent_milli * len(rank.gpus) // 1000,
                     memory_mib=memory_mib,
-                    gpu_memory_mib=max(job.spec.gpu_memory_mib, need_mib if beside else 0),
+                    gpu_memory_mib=self._beside_mib(job) if beside else job.spec.gpu_memory_mib,
                     workload=job.spec.workload,
                     beside=beside,
                     shares=shares,
@@ -617,7 +657,7 @@ def _is_forgivable(attempt: Attempt) -> bool:
     if attempt.ending == QUEUED:
         return attempt.charged or attempt.lost
     first = "" if attempt.first_failure is None else attempt.first_failure[1]
-    return attempt.ending == "" or (attempt.ending == FAILED and first not in (REFUSED, *_BY_MPS_FAULT))
+    return attempt.ending == "" or (attempt.ending == FAILED and first not in (*_REFUSALS, *_BY_MPS_FAULT))
 
 
 def _is_done(attempt: Attempt) -> bool:

@@ -7,7 +7,9 @@ import math
 from collections.abc import Container, Iterable
 
 from rlsched.broker.base.entries import (
+    GpuMemoryLimited,
     GpusHeld,
+    JoinsLimited,
     NodeAway,
     NodeDown,
     NodeHealth,
@@ -25,6 +27,7 @@ from rlsched.broker.nodes.unknown_attempts import UnknownAttempts
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
+from rlsched.cluster.arrays import NO_JOINS
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import (
@@ -45,6 +48,7 @@ MOST_OF_NODE = {
     "memory_mib": 1 << 30,
 }
 """Highest values that a node can report, by field. Higher values do not fit into the ledger's arrays."""
+MAX_GPU_MIB = 1 << 30
 MAX_NAME = 128
 MAX_MHZ = 100_000
 MAX_NOTES = 8
@@ -163,12 +167,28 @@ class Members:
         return all(self._state.nodes[name].spec.capabilities.is_own for name in names)
 
     def note_holdings(self, node: str, held: list[Holding]) -> None:
-        """Store a node's report of the GPUs that the broker cannot use. `record_holdings` journals it."""
+        """Store a node's report of the GPUs that the broker cannot use. `record_holdings` journals it.
+
+        If a GPU is in service again, other jobs may join the jobs on it again.
+        """
         self._held[node] = [
             Holding(by=shortened(visible(one.by)), gpus=one.gpus, until_s=one.until_s)
             for one in held[:MAX_GPUS_PER_NODE]
             if one.until_s is None or math.isfinite(one.until_s)
         ]
+        number, out = self._state.nodes[node].number, self.held_gpus(node)
+        limits = self._state.cluster.join_limits(number)
+        back = [gpu for gpu, mib in limits.items() if mib == NO_JOINS and gpu not in out]
+        if back:
+            self._out.record(JoinsLimited(name=node, most_mib=dict.fromkeys(back)))
+
+    def record_gpu_memory(self, node: str, usable_mib: dict[int, int]) -> None:
+        """Journal how much memory of a node's GPUs jobs can get, if it has changed."""
+        known = self._state.nodes[node]
+        found = {gpu: mib for gpu, mib in sorted(usable_mib.items()) if 0 <= gpu < known.spec.gpus}
+        found = {gpu: min(max(mib, 0), MAX_GPU_MIB) for gpu, mib in found.items()}
+        if found != self._state.cluster.usable_gpu_memory(known.number):
+            self._out.record(GpuMemoryLimited(name=node, usable_mib=found))
 
     def held_gpus(self, node: str) -> set[int]:
         """Return the indexes of the GPUs that the node last reported as used by others or out of service."""
@@ -242,7 +262,13 @@ class Members:
             self._out.record(spec)
         self._health(name, hello.unhealthy)
         self._engine(name, now_s, hello.engine_away)
-        if hello.held or name in self._held or self._state.holdings.holdings_of(name):
+        holdings, limits = self._state.holdings, self._state.cluster.join_limits
+        if (
+            hello.held
+            or name in self._held
+            or holdings.holdings_of(name)
+            or limits(self._state.nodes[name].number)
+        ):
             self.note_holdings(name, hello.held)
         self._greeted.add(name)
         theirs = hello.attempts if hello.cluster == self._state.identity else []
@@ -329,6 +355,7 @@ class Members:
             hears_limits=True,
             hears_usage=True,
             hears_output=True,
+            hears_memory=True,
         )
 
     def _refusal(self, name: str, hello: Hello) -> str:

@@ -28,6 +28,7 @@ from rlsched.broker.queries.waiting import (
     ineligible,
     places,
     rooms,
+    short_of_memory,
     sleeping_for,
     whole_nodes,
 )
@@ -256,6 +257,9 @@ def _no_room(state: BrokerState, room: Room, demand: Demand) -> str:
             f"it needs {nodes} whole node{'' if nodes == 1 else 's'} {where}, without other jobs: of the "
             f"{able} nodes that it can use, {empty} are up and have no job{more}"
         )
+    short = short_of_memory(state, demand, room)
+    if short:
+        return f"not enough free GPU memory {where}: it {short}"
     if beside and gpus_fit_now(state, need, room):
         absent = absent_of_types(state, demand, [room])
         waits = f"; it waits for {', '.join(absent[:NAMED_NODES])}" if absent else ""

@@ -11,6 +11,7 @@ from rlsched.broker.nodes.seen_speed import SeenSpeed
 from rlsched.broker.queries.waiting import WaitingReasons, kept_out
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import memory
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.tasks import count, in_words, joined
@@ -207,6 +208,13 @@ def _sharing_notes(node: Node, outside_mps: Sequence[str]) -> list[str]:
     return notes
 
 
+def _memory_notes(state: BrokerState, node: Node) -> list[str]:
+    """Describe how much memory jobs can get on GPUs that other processes use too."""
+    usable_mib = state.cluster.usable_gpu_memory(node.number)
+    found = [f"GPU {gpu}: {memory(mib)} free for jobs" for gpu, mib in usable_mib.items()]
+    return [shortened(", ".join(found), MAX_REASON_CHARS)] if found else []
+
+
 def node_info(
     state: BrokerState,
     name: str,
@@ -237,6 +245,7 @@ def node_info(
             *(shortened(line, MAX_REASON_CHARS) for line in out_of_service(state, name)),
             *node_notes(node),
             *_sharing_notes(node, outside_mps),
+            *_memory_notes(state, node),
         ],
         sharing=(node.spec.capabilities.sharing or TIME_SLICING) if node.spec.capabilities.shares else "",
         energy_day_j=use.energy_day_j,

@@ -14,13 +14,14 @@ from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import beside_count, needs
 from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import DEFERRED, NODE_UP
-from rlsched.cluster.demand import Demand, nodes_of_gang
+from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand, nodes_of_gang
 from rlsched.decide.compiled import for_state
 from rlsched.decide.limit import fits_limit, power_left_w, start_w
 from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s
 from rlsched.decide.window import cheapest_window, knows_prices_ahead
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
 
+NAMED_GPUS: Final = 4
 _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
 
@@ -95,6 +96,32 @@ def gpus_fit_now(state: BrokerState, num_gpus: int, room: Room) -> bool:
     from rlsched.cluster.placement import fits
 
     return bool(fits(state.cluster.arrays, room.partition, num_gpus))
+
+
+def short_of_memory(state: BrokerState, demand: Demand, room: Room) -> str:
+    """Describe free GPUs with less free memory than a job requests; "" if it does not wait for memory."""
+    s = state.cluster.arrays
+    if not demand.gpu_free_mib or not s.config[0].limits_memory:
+        return ""
+    suitable, short = 0, list[str]()
+    for name, node in state.nodes.items():
+        n = s.node[node.number]
+        if n.part_of != room.partition or n.status != NODE_UP or not demand.accepts(node.spec.gpu_type):
+            continue
+        usable_mib = state.cluster.usable_gpu_memory(node.number)
+        for gpu in range(int(n.gpus)):
+            if s.gpu.free_milli[n.first_gpu + gpu] == WHOLE_GPU_MILLI:
+                free_mib = usable_mib.get(gpu, demand.gpu_free_mib)
+                suitable += free_mib >= demand.gpu_free_mib
+                if free_mib < demand.gpu_free_mib:
+                    short.append(f"node {name}, GPU {gpu}: {free_mib} MiB")
+    if not short or not (suitable < demand.gpus <= suitable + len(short) or suitable >= demand.gpus > 1):
+        return ""
+    more = f"; {len(short) - NAMED_GPUS} more" if len(short) > NAMED_GPUS else ""
+    return (
+        f"needs {demand.gpu_free_mib} MiB free on each GPU, and free GPUs have less: "
+        f"{'; '.join(short[:NAMED_GPUS])}{more}"
+    )
 
 
 def absent_of_types(state: BrokerState, demand: Demand, among: Sequence[Room]) -> list[str]:
@@ -300,6 +327,10 @@ class WaitingReasons:
             return f"NodeAsleep: {sleeping}"
         if demand.exclusive:
             return needs_whole_nodes(self.state, demand, open_rooms)
+        for room in open_rooms:
+            short = short_of_memory(self.state, demand, room)
+            if short:
+                return f"Resources: {short}"
         more = beside_count(demand)
         if more and any(gpus_fit_now(self.state, demand.gpus, room) for room in open_rooms):
             absent = absent_of_types(self.state, demand, open_rooms)

@@ -16,6 +16,7 @@ from rlsched.broker.base.entries import (
     EligibilityReviewed,
     EnergyPriced,
     Entry,
+    GpuMemoryLimited,
     GpuMemorySeen,
     GpusHeld,
     JobCancelled,
@@ -24,6 +25,7 @@ from rlsched.broker.base.entries import (
     JobSubmitted,
     JobUnshared,
     JobUpdated,
+    JoinsLimited,
     MemberSet,
     NodeDown,
     NodeEntry,
@@ -156,6 +158,8 @@ class BrokerState(Known):
                 self._on_node(node_entry)
             case GpusHeld():
                 self.holdings.set(entry, self.nodes[entry.name], now_s)
+            case GpuMemoryLimited():
+                self.cluster.limit_gpu_memory(self.nodes[entry.name].number, entry.usable_mib)
             case TaskSubmitted():
                 self._on_submitted(self.arrays.live[entry.array].task(entry), now_s)
             case JobHeld():
@@ -182,6 +186,8 @@ class BrokerState(Known):
                 self._on_gpu_memory_seen(entry)
             case JobUnshared():
                 self._on_unshared(entry)
+            case JoinsLimited():
+                self.cluster.limit_joins(self.nodes[entry.name].number, entry.most_mib)
             case QuotaSet():
                 self.quotas.set(entry, now_s)
             case MemberSet():

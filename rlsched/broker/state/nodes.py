@@ -148,6 +148,8 @@ def change_node(
             node.gone_reason = node.sleep = ""
             can = change.capabilities
             models.node(node.number, change.sm_clocks_mhz, shares=can.shares, lends=can.lends)
+            if not can.tells_memory:
+                cluster.limit_gpu_memory(node.number, {})
         case NodeAway():
             node.away, node.gone_reason = True, change.reason
         case NodeDown():

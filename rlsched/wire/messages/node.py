@@ -81,6 +81,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     fences: bool = False
     """The node ends ranks after `Launch.lost_after_s` without contact. If False, jobs on the node are never
     treated as lost because of the time without contact."""
+    tells_memory: bool = False
+    """The node sends `GpuMemory` after each registration."""
 
     @property
     def is_own(self) -> bool:
@@ -211,6 +213,17 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown
     held: list[Holding]
 
 
+class GpuMemory(msgspec.Struct, frozen=True, kw_only=True, tag="gpu_memory", forbid_unknown_fields=True):
+    """Report the GPUs of which jobs can get only a part of the memory, because other processes use the rest.
+
+    GPUs that a later report omits have no limit. Sent only if `Welcome.hears_memory` is True: after each
+    registration, after a refused start, and after a change that exceeds a threshold.
+    """
+
+    usable_mib: dict[int, int]
+    """Memory that jobs of a GPU can get together, MiB, by index of the GPU on the node."""
+
+
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
     """Report that this daemon is being stopped and accepts no new jobs.
 
@@ -305,6 +318,7 @@ NodeMessage = (
     Hello
     | Heartbeat
     | Held
+    | GpuMemory
     | Leaving
     | Launched
     | LaunchRefused

@@ -33,6 +33,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """Whether this broker accepts `Heartbeat.wall_s`."""
     hears_output: bool = False
     """Whether this broker accepts `OutputFailed`."""
+    hears_memory: bool = False
+    """Whether this broker accepts `GpuMemory`."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 
+import msgspec
 import pytest
 
 from rlsched.wire.messages import (
     AttemptKey,
     AttemptReport,
+    Capabilities,
     Ended,
     EndedAck,
     FetchLog,
+    GpuMemory,
     Heartbeat,
     Held,
     Hello,
@@ -566,6 +569,20 @@ def test_gpus_out_of_service_are_reported_once_and_at_each_registration() -> Non
     node.handle(welcome(), 0.1)
     assert node.handle(GpusOut(held), 0.2) == []
     assert node.handle(GpusOut([]), 0.3) == [Note("GPU 1 gets jobs again"), Send(Held(held=[]))]
+
+
+def test_memory_of_gpus_is_reported_to_brokers_that_accept_it() -> None:
+    can = Capabilities(tells_memory=True)
+    machine = NodeMachine(msgspec.structs.replace(HELLO, capabilities=can))
+    machine.handle(Connected(), 0.0)
+    machine.handle(welcome(), 0.1)
+    note = Note("GPU 1 has 6750 MiB of memory free for jobs")
+    assert machine.handle(GpusOut([], {1: 6750}), 0.2) == [note], "an older broker"
+    newer = Welcome(cluster=CLUSTER, epoch=1, heartbeat_s=1.0, hears_memory=True)
+    assert Send(GpuMemory(usable_mib={1: 6750})) in machine.handle(Received(newer), 0.3)
+    assert machine.handle(GpusOut([], {1: 6750}), 0.4) == []
+    note = Note("GPU 1 has all its memory free for jobs")
+    assert machine.handle(GpusOut([]), 0.5) == [note, Send(GpuMemory(usable_mib={}))]
 
 
 def test_output_that_is_not_in_a_file_is_reported_and_again_to_the_next_broker() -> None:

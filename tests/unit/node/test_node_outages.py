@@ -13,6 +13,7 @@ from rlsched.models.memory import MARGIN_FRAC
 from rlsched.wire.messages import Holding
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuProcess, GpuReading
 from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.processes.free_memory import LOOKS, STEP_FRAC, STEP_MIB
 from rlsched_node.processes.launch import LaunchError
 from rlsched_node.processes.outages import (
     BACK_AFTER_LOOKS,
@@ -251,3 +252,59 @@ def test_shared_gpu_with_too_little_memory_for_a_job_stays_in_service() -> None:
     with pytest.raises(LaunchError, match="GPU 1 has"):
         outages.refuse_short(gpus, [1], 10**6, are_shared=True)
     assert outages.holdings == []
+
+
+def test_broker_that_is_told_the_free_memory_of_a_gpu_keeps_the_gpu_in_service() -> None:
+    gpus, outages = FullGpus(), Outages(2, lambda _: False)
+    total_mib = gpus.memory_total_mib(1) or 0
+    with pytest.raises(LaunchError, match="GPU 1 has"):
+        outages.refuse_short(gpus, [0, 1], total_mib - 8900, are_shared=False, is_told=True)
+    assert outages.holdings == []
+    assert outages.usable_mib == {1: total_mib - 9000}, "at once, and exact"
+    gpus.used_mib = 8901
+    look_at_memory(outages, gpus, 10)
+    assert outages.usable_mib == {1: total_mib - 9000}, "not enough, and a small change"
+    gpus.used_mib = 8900
+    look_at_memory(outages, gpus, LOOKS - 1)
+    assert outages.usable_mib == {1: total_mib - 9000}
+    look_at_memory(outages, gpus, 1)
+    assert outages.usable_mib == {1: total_mib - 8900}, "enough for the job"
+
+
+def test_memory_of_other_processes_is_reported_by_changes_beyond_a_threshold() -> None:
+    gpus, outages = FullGpus(), Outages(2, lambda _: False)
+    total_mib = gpus.memory_total_mib(1) or 0
+    step_mib = int(max(STEP_MIB, total_mib * STEP_FRAC))
+    gpus.used_mib = step_mib - 1
+    look_at_memory(outages, gpus, 10)
+    assert outages.usable_mib == {}, "the driver reserves some memory"
+    gpus.used_mib = step_mib + 1
+    outages.knows_busy = False
+    look_at_memory(outages, gpus, 10)
+    assert outages.usable_mib == {}, "it may belong to a rank of an earlier daemon"
+    outages.knows_busy = True
+    look_at_memory(outages, gpus, LOOKS)
+    assert outages.usable_mib == {1: total_mib - step_mib - 1}
+    outages.busy = frozenset({1})
+    gpus.used_mib = 9000
+    look_at_memory(outages, gpus, 10)
+    assert outages.usable_mib == {}, "a rank uses the GPU, and all this memory"
+    outages.busy = frozenset()
+    look_at_memory(outages, gpus, LOOKS)
+    assert outages.usable_mib == {1: total_mib - 9000}
+    gpus.used_mib = 0
+    look_at_memory(outages, gpus, LOOKS)
+    assert outages.usable_mib == {}
+
+
+def test_job_that_requests_nearly_all_memory_stays_refused() -> None:
+    """The GPU keeps its exact figure, although little of its memory is in use."""
+    gpus, outages = FullGpus(), Outages(2, lambda _: False)
+    total_mib, gpus.used_mib = gpus.memory_total_mib(1) or 0, 100
+    with pytest.raises(LaunchError, match="GPU 1 has"):
+        outages.refuse_short(gpus, [1], total_mib, are_shared=False, is_told=True)
+    look_at_memory(outages, gpus, 10)
+    assert outages.usable_mib == {1: total_mib - 100}
+    gpus.used_mib = 0
+    look_at_memory(outages, gpus, LOOKS)
+    assert outages.usable_mib == {}

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from rlsched.broker.base.entries import Decided, GpuMemorySeen
+from rlsched.broker.base.entries import Decided, GpuMemorySeen, JoinsLimited
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.profiles import Estimate, WorkloadProfile
 from rlsched.broker.compaction import compaction
@@ -37,6 +37,7 @@ from rlsched.wire.messages import (
     Capabilities,
     Ended,
     Explanation,
+    GpuMemory,
     Held,
     Hello,
     History,
@@ -316,40 +317,83 @@ def test_need_learnt_from_a_full_gpu_is_at_most_the_gpu(journal: Journal) -> Non
     assert profile.memory_mib.value == pytest.approx(16_160.0)
 
 
-def test_job_refused_for_memory_on_shared_gpus_shares_no_more_and_drains_no_node(journal: Journal) -> None:
+def refused_beside(broker: HandBroker, *, attempt: int = 1, is_about_memory: bool = True) -> str:
+    """The node refuses job 2 next to job 1. Returns its reason."""
+    assert (state(broker, 2), info(broker, 2).beside) == ("launching", ["1"])
+    why_not = "GPU 0 has 4000 of 16160 MiB free, and the job asks for 5000"
+    if not is_about_memory:
+        why_not = "GPU 0 is in use by process 4711 (python, 100 MiB), not started by rlsched"
+    refusal = LaunchRefused(job=2, attempt=attempt, rank=0, message=why_not, is_for_now=True)
+    broker.says("n0", msgspec.structs.replace(refusal, is_about_memory=is_about_memory))
+    return why_not
+
+
+def test_after_a_refusal_for_memory_jobs_that_need_less_join_until_a_job_ends(journal: Journal) -> None:
     broker = make(journal)
     begin(broker, workload=LIGHT)
     broker.ask(submit(workload=LIGHT, gpu_memory_mib=5_000))
-    assert (state(broker, 2), info(broker, 2).beside) == ("launching", ["1"])
-    why_not = "GPU 0 has 4000 of 16160 MiB free, and the job asks for 5000"
-    refusal = LaunchRefused(job=2, attempt=1, rank=0, message=why_not, is_for_now=True, is_about_memory=True)
-    broker.says("n0", refusal)
+    why_not = refused_beside(broker)
     job = broker.state.jobs[2]
-    assert (job.state, job.alone, job.retries) == ("queued", True, 0)
+    assert (job.state, job.alone, job.retries, job.attempts) == ("queued", False, 0, 1), "not again at once"
     assert job.gpu_memory_mib == 0, "it has not run, and needs what it requested"
     assert broker.state.nodes["n0"].state == "up"
     assert why_not in why(broker, 2)
+    assert "GPU memory does not suffice" in why(broker, 2)
+    limits = JoinsLimited(name="n0", most_mib={0: 4_999})
+    assert limits in [row.entry for row in journal.rows()]
+    broker.ask(submit(workload=LIGHT, gpu_memory_mib=5_000))
+    assert state(broker, 3) == "queued", "it would be refused too"
+    broker.ask(submit(workload=LIGHT, gpu_memory_mib=4_999))
+    assert (state(broker, 4), info(broker, 4).beside) == ("launching", ["1"])
+    assert shape(replayed(journal)) == shape(unpack(picture_of(broker.state))) == shape(broker.state)
+    again = ledger_of(broker.state.cluster, "", preemptible=False)
+    assert [node.joinable_mib for node in again.nodes] == [{0: 4_999}]
+    broker.says("n0", launched(4))
+    broker.says("n0", ended(4))
+    assert broker.state.cluster.join_limits(0) == {}
+    refused_beside(broker, attempt=2)
     broker.says("n0", ended(1))
-    assert state(broker, 2) == "launching"
-    broker.says("n0", msgspec.structs.replace(refusal, attempt=2))
-    assert broker.state.nodes["n0"].state == "drained", "without co-tenants, the node is the cause"
+    assert [info(broker, one).beside for one in (2, 3)] == [["3"], ["2"]], "they share with each other"
+    assert (
+        len(redecide(journal_events(journal.path), load_scheduler(POLICY))) == broker.state.cluster.decisions
+    )
     assert shape(replayed(journal)) == shape(broker.state)
 
 
-def test_job_refused_on_a_shared_gpu_out_of_service_shares_no_more(journal: Journal) -> None:
+def test_refusal_without_co_tenants_drains_the_node(journal: Journal) -> None:
+    broker = make(journal)
+    broker.ask(submit(workload=LIGHT, gpu_memory_mib=5_000))
+    broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="full", is_about_memory=True))
+    assert broker.state.nodes["n0"].state == "drained", "it has reported no memory of its GPUs"
+
+
+def test_no_job_joins_on_a_gpu_out_of_service_until_it_is_back(journal: Journal) -> None:
     """Its co-tenant continues there, so that the ledger cannot exclude the GPU yet."""
     broker = make(journal)
     begin(broker, workload=LIGHT)
     broker.ask(submit(workload=LIGHT))
-    assert (state(broker, 2), info(broker, 2).beside) == ("launching", ["1"])
-    why_not = "GPU 0 is in use by process 4711 (python, 100 MiB), not started by rlsched"
-    broker.says("n0", Held(held=[Holding(by=why_not.removeprefix("GPU 0 is "), gpus=[0])]))
-    broker.says("n0", LaunchRefused(job=2, attempt=1, rank=0, message=why_not, is_for_now=True))
+    broker.says("n0", Held(held=[Holding(by="in use by process 4711", gpus=[0])]))
+    why_not = refused_beside(broker, is_about_memory=False)
     job = broker.state.jobs[2]
-    assert (job.state, job.alone, job.retries, job.attempts) == ("queued", True, 0, 1)
+    assert (job.state, job.alone, job.retries, job.attempts) == ("queued", False, 0, 1)
     assert broker.state.nodes["n0"].state == "up"
-    assert f"it shares no GPUs: n0 refused to start rank 0: {why_not}" in why(broker, 2)
+    assert f"n0 refused to start rank 0: {why_not}" in why(broker, 2)
+    broker.ask(submit(workload=LIGHT))
+    assert state(broker, 3) == "queued"
     assert shape(replayed(journal)) == shape(broker.state)
+    broker.says("n0", Held(held=[]))
+    assert (state(broker, 2), info(broker, 2).beside) == ("launching", ["1"])
+    assert shape(replayed(journal)) == shape(broker.state)
+
+
+def test_shared_gpu_leaves_room_for_memory_of_other_processes(journal: Journal) -> None:
+    broker = make(journal)
+    begin(broker, workload=LIGHT, gpu_memory_mib=5_000)
+    broker.says("n0", GpuMemory(usable_mib={0: 9_999}))
+    broker.ask(submit(workload=LIGHT, gpu_memory_mib=5_000))
+    assert state(broker, 2) == "queued"
+    broker.says("n0", GpuMemory(usable_mib={0: 10_000}))
+    assert (state(broker, 2), info(broker, 2).beside) == ("launching", ["1"])
 
 
 def test_memory_limit_of_mps_is_that_of_the_launch(journal: Journal) -> None:
