@@ -13,7 +13,7 @@ from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
-from rlsched_agents.dials import imitation, verdict
+from rlsched_agents.dials import imitation, training_ranges, verdict
 from rlsched_agents.dials.training_data import TrainingData
 
 STATES = {"evolved.npz"} | {
@@ -32,10 +32,12 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two seeds, on one short trace, with a short imitation."""
+    """Two seeds, on one short trace, with a short imitation, and ranges from few windows."""
     data = [TrainingData.cut(*synthesize("helios", 8_000, 0.95, 64, seed=1), own=True)]
-    monkeypatch.setattr(imitation, "STEPS", 64)
+    monkeypatch.setattr(imitation, "STEPS", 16)
+    monkeypatch.setattr(imitation, "CLUSTERS", 8)
     monkeypatch.setattr(imitation, "EPOCHS", 4)
+    monkeypatch.setattr(training_ranges, "CLUSTERS", 8)
     monkeypatch.setattr(make_checkpoint, "synthetic", lambda _: data)
     monkeypatch.setattr(make_checkpoint, "SEEDS", (1, 2))
 
