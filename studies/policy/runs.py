@@ -23,7 +23,8 @@ from rlsched.workload.load import offered_load
 from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
 from rlsched_agents.evaluate.pairs import Comparison, compare
-from rlsched_agents.evaluate.run import Outcome, one_thread_each, replay_tasks, run_tasks
+from rlsched_agents.evaluate.run import Outcome, replay_tasks, run_tasks
+from rlsched_agents.workers.threads import one_thread_each
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.sim.engine import PredictedTimes
 from studies.policy.cases import SYNTHETIC, Case, Workload, workload_of

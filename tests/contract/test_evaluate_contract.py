@@ -346,7 +346,8 @@ def test_missing_ray_names_its_extra(
     from rlsched.cli.main import run as command
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "rlsched_agents.evaluate.ray_sweep", raising=False)
+    for name in ("evaluate.ray_sweep", "workers.ray_cluster"):
+        monkeypatch.delitem(sys.modules, f"rlsched_agents.{name}", raising=False)
     trace, cluster = (str(path) for path in workload)
     code = command(["evaluate", "--trace", trace, "--cluster", cluster, "--policy", "fifo", "--ray", "local"])
     assert (code, capsys.readouterr().err) == (

@@ -34,6 +34,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate import ray_sweep
 from rlsched_agents.evaluate.run import Task, replay_tasks
 from rlsched_agents.evaluate.windows import window_of
+from rlsched_agents.workers.ray_cluster import is_transient
 from rlsched_envs.sim.engine import predict_trace
 from tests.support.exited import has_exited
 
@@ -217,7 +218,7 @@ def test_same_numbers_through_ray_client(place: Place, here: Here, tmp_path: Pat
     alone = [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1])", place.client]
     for _ in range(3):
         tried = subprocess.run(alone, capture_output=True, text=True, timeout=240, check=False)
-        if not ray_sweep.is_transient(tried.stderr):
+        if not is_transient(tried.stderr):
             break
     else:
         pytest.skip("Ray cannot start the server of a Ray Client on this machine")
@@ -226,9 +227,9 @@ def test_same_numbers_through_ray_client(place: Place, here: Here, tmp_path: Pat
 
 def test_only_transient_errors_of_ray_are_tried_again() -> None:
     zombie = "psutil.ZombieProcess: PID still exists but it's a zombie (pid=25190)"
-    assert ray_sweep.is_transient(f"Traceback\n{zombie}")
-    assert ray_sweep.is_transient("RuntimeError: Starting Ray client server failed. See the log")
-    assert not ray_sweep.is_transient("ConnectionError: ray client connection timeout")
+    assert is_transient(f"Traceback\n{zombie}")
+    assert is_transient("RuntimeError: Starting Ray client server failed. See the log")
+    assert not is_transient("ConnectionError: ray client connection timeout")
 
 
 def compare(place: Place, here: Here, there: Path, address: str) -> None:
@@ -316,7 +317,7 @@ def test_unreachable_addresses_are_one_line(place: Place, monkeypatch: pytest.Mo
         ray_sweep.run_on_ray(place.tasks(Policy("random")), free_addresses(1)[0].removeprefix("tcp://"))
     with pytest.raises(InputError, match=r"expected local, auto, HOST:PORT"):
         ray_sweep.run_on_ray(place.tasks(Policy("random")), "nowhere")
-    monkeypatch.setattr(ray_sweep, "CONNECT_TIMEOUT_S", 3.0)
+    monkeypatch.setattr("rlsched_agents.workers.ray_cluster.CONNECT_TIMEOUT_S", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         for scheme in ("", "ray://"):
             address = f"{scheme}127.0.0.1:{mute.getsockname()[1]}"

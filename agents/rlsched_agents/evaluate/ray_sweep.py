@@ -6,37 +6,23 @@ bytes. A worker with another version of rlsched's code rejects the task, because
 
 from __future__ import annotations
 
-import hashlib
-import os
 import pickle
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
-import numba
 import numpy as np
 import ray
 
-import rlsched
-import rlsched_agents
-import rlsched_envs
-from rlsched.decide.dials.strategy import STRATEGY_FILE, default_checkpoint
 from rlsched.decide.own import NO_PATHS, file_of, is_inline, is_own, rule_in_copy
 from rlsched.decide.policies.files import model_file
 from rlsched.decide.policies.policy import Policy
-from rlsched.errors import InputError, RlschedError
-from rlsched.signals import on_signals
+from rlsched.errors import RlschedError
 from rlsched_agents.evaluate.recording import put_store, store_files
 from rlsched_agents.evaluate.run import (
     REPORT_EVERY_S,
@@ -45,27 +31,15 @@ from rlsched_agents.evaluate.run import (
     Task,
     draw_curves,
     is_compiled,
-    one_thread_each,
     run_task,
     say_nothing,
 )
+from rlsched_agents.workers.ray_cluster import LOST, between_calls, connected, failed
+from rlsched_agents.workers.same_code import build_id, other_code
 from rlsched_envs.sim.engine import PredictedTimes
 
-CONNECT_TIMEOUT_S: Final = 120.0
-"""Time limit of the first connection, seconds. Ray's own retries take minutes and cannot be interrupted."""
-_TCP_TIMEOUT_S: Final = 5.0
-TRANSIENT: Final = ("Starting Ray client server failed", "psutil.ZombieProcess")
-"""Error texts of Ray after which another attempt can succeed. For each Ray Client, Ray starts a process on
-the head node. If the process's port is in use, the process exits, and Ray reports one of these texts. The
-next attempt gets the next port.
-"""
-_ATTEMPTS: Final = 3
 _SAY_EVERY_S: Final = 1.0
 """Minimum time between two progress reports of a worker, seconds. One actor receives all reports."""
-_LOST: Final = (ray.exceptions.RayError, ConnectionError)
-_TRY: Final = """import sys, ray
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-ray.shutdown()"""
 
 
 @dataclass(frozen=True)
@@ -131,14 +105,8 @@ def run_on_ray(
     for task in tasks:
         if task.records is not None:
             put_store({}, task.records)
-    with _connected(address, workers):
-        try:
-            return _Sweep(tasks, workers or len(tasks), progress or say_nothing).run()
-        except _LOST as error:
-            why = _last_line(str(error), first=True)
-            raise RlschedError(
-                f"--ray {address}: the cluster was lost: {type(error).__name__}: {why}"
-            ) from error
+    with connected(address, workers):
+        return _Sweep(tasks, workers or len(tasks), progress or say_nothing).run()
 
 
 class _Sweep:
@@ -157,20 +125,20 @@ class _Sweep:
 
     def run(self) -> list[Outcome]:
         try:
-            with _between_calls():
+            with between_calls():
                 self._submit()
             for number, task in enumerate(self._tasks):
                 if is_compiled(task):
                     self._outcomes[number] = run_task(task, partial(self._say, task.policy.name, task.seed))
             while self._number_of:
-                with _between_calls():
+                with between_calls():
                     ended, _ = ray.wait(list(self._number_of), timeout=REPORT_EVERY_S)
                     for ref in ended:
                         self._take(self._number_of.pop(ref), ref)
                     self._submit()
                     self._look()
         finally:
-            with suppress(*_LOST):
+            with suppress(*LOST):
                 for ref in self._number_of:
                     ray.cancel(ref, force=True)
         return [self._outcomes[number] for number in range(len(self._tasks))]
@@ -195,14 +163,8 @@ class _Sweep:
         who = f"{task.policy.name} seed {task.seed}"
         try:
             answer: _Answer = pickle.loads(ray.get(ref))
-        except ray.exceptions.RayTaskError as error:
-            cause = error.cause if error.cause is not None else error
-            raise RlschedError(
-                f"{who} failed on the Ray cluster: {type(cause).__name__}: {_last_line(str(cause))}"
-            ) from error
         except ray.exceptions.RayError as error:
-            why = _last_line(str(error), first=True)
-            raise RlschedError(f"{who} failed on the Ray cluster: {type(error).__name__}: {why}") from error
+            raise failed(who, error) from error
         if answer.error is not None or answer.outcome is None:
             raise answer.error or RlschedError(f"{who}: expected an outcome from Ray, got none; run again")
         table = answer.outcome.table
@@ -224,35 +186,10 @@ class _Sweep:
                 self._say(self._tasks[number].policy.name, self._tasks[number].seed, done)
 
 
-@contextmanager
-def _between_calls() -> Iterator[None]:
-    """Delay the KeyboardInterrupt of Ctrl-C to the end of the `with` block.
-
-    Inside a call of Ray, Ray can turn the interrupt into an error of its own. A second Ctrl-C interrupts at
-    once.
-    """
-    pending = list[int]()
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        if pending:
-            raise KeyboardInterrupt
-        pending.append(number)
-
-    in_main = threading.current_thread() is threading.main_thread()  # other threads cannot set handlers
-    with on_signals(note, (signal.SIGINT,) if in_main else ()):
-        yield
-    if pending:
-        raise KeyboardInterrupt
-
-
 def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
     """Run one task in a Ray worker, and return the pickled `_Answer`: the outcome, or an `RlschedError`."""
     order: _Order = pickle.loads(order_bytes)
-    if order.build != build_id():
-        error = RlschedError(
-            f"Ray node {socket.gethostname()} runs other code than this side: {build_id()} there, "
-            f"{order.build} here; install the same rlsched, numpy and numba on every node"
-        )
+    if (error := other_code(order.build)) is not None:
         return pickle.dumps(_Answer(error=error), 5)
     trace, predictions = pickle.loads(jobs)
     with tempfile.TemporaryDirectory(prefix="rlsched-") as folder:
@@ -304,90 +241,3 @@ def _files_of(policy: Policy) -> dict[str, bytes]:
 
 def _is_path(setting: str) -> bool:
     return setting not in NO_PATHS and not is_inline(setting)
-
-
-@cache
-def build_id() -> str:
-    """Return an ID of the code: versions of rlsched, numpy and numba, and a hash of sources and strategy."""
-    digest = hashlib.sha256()
-    for package in (rlsched, rlsched_envs, rlsched_agents):
-        root = Path(next(iter(package.__path__)))
-        for source in sorted(root.rglob("*.py")):
-            digest.update(f"{package.__name__}/{source.relative_to(root)}\0".encode())
-            digest.update(source.read_bytes())
-    default = default_checkpoint() / STRATEGY_FILE
-    digest.update(default.read_bytes() if default.is_file() else b"")
-    versions = f"numpy {np.__version__}, numba {numba.__version__}"
-    return f"rlsched {rlsched.__version__} ({digest.hexdigest()[:12]}), {versions}"
-
-
-@contextmanager
-def _connected(address: str, workers: int | None) -> Iterator[None]:
-    """Connect to a Ray cluster, or start one on this machine (`local`). At the end, disconnect or stop it.
-
-    Raises:
-        InputError: no Ray cluster is reachable.
-    """
-    if address != "local":
-        _try_address(address)
-    own: dict[str, Any] = {}
-    if address == "local":
-        own = {"num_cpus": workers or len(os.sched_getaffinity(0)), "include_dashboard": False}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with one_thread_each():
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
-                break
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                if not is_transient(str(error)) or attempt == _ATTEMPTS:
-                    raise _unreachable(address, _last_line(str(error))) from error
-        try:
-            yield
-        finally:
-            ray.shutdown()
-
-
-def _try_address(address: str) -> None:
-    """Check that a Ray cluster answers, in a separate process that can be killed after a time-out."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        try:
-            socket.create_connection((host, int(port)), _TCP_TIMEOUT_S).close()
-        except OSError as error:
-            raise _unreachable(address, str(error.strerror or error)) from error
-    elif address != "auto":
-        raise InputError(f"--ray: expected local, auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", _TRY, address],
-                capture_output=True,
-                text=True,
-                timeout=CONNECT_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise _unreachable(address, f"no answer within {CONNECT_TIMEOUT_S:g} s") from error
-        if done.returncode == 0:
-            return
-        if not is_transient(done.stderr) or attempt == _ATTEMPTS:
-            raise _unreachable(address, _last_line(done.stderr))
-
-
-def is_transient(error: str) -> bool:
-    """Return whether an error of Ray contains a text of `TRANSIENT`."""
-    return any(text in error for text in TRANSIENT)
-
-
-def _unreachable(address: str, why: str) -> InputError:
-    return InputError(
-        f"--ray {address}: no Ray cluster is reachable there: {why}; start one with `ray start --head`, or "
-        "use --ray local"
-    )
-
-
-def _last_line(text: str, *, first: bool = False) -> str:
-    """Return the last non-blank line of an error text; with `first`, the first non-blank line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
-    return lines[0 if first else -1]

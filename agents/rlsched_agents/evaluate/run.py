@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -33,6 +32,7 @@ from rlsched_agents.evaluate.task import Outcome as Outcome
 from rlsched_agents.evaluate.task import Task as Task
 from rlsched_agents.evaluate.task import compile_together, engine_of, first_jobs
 from rlsched_agents.evaluate.windows import MeasuredWindow
+from rlsched_agents.workers.threads import one_thread_each
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
@@ -320,19 +320,3 @@ def _drain(reports: Any) -> Iterator[tuple[int, float]]:
             yield reports.get_nowait()
         except Empty:
             return
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Limit each process that is started in this context to one thread for linear algebra."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

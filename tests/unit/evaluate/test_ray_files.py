@@ -17,6 +17,7 @@ from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import RlschedError
 from rlsched.workload.trace import Trace
+from rlsched_agents import workers
 from rlsched_agents.evaluate import run
 from rlsched_agents.evaluate.windows import window_of
 from rlsched_envs.sim.engine import predict_trace
@@ -28,6 +29,10 @@ def sweep(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of the sweep, imported without Ray, under a name of its own."""
     errors = SimpleNamespace(RayError=RuntimeError, RayTaskError=RuntimeError)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(exceptions=errors))
+    name = "rlsched_agents.workers.ray_cluster"
+    monkeypatch.setattr(workers, "ray_cluster", None, raising=False)  # both are as before after the test
+    monkeypatch.setitem(sys.modules, name, None)
+    del sys.modules[name]
     source = Path(run.__file__).with_name("ray_sweep.py")
     spec = importlib.util.spec_from_file_location("sweep_without_ray", source)
     assert spec is not None
