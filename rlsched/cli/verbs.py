@@ -109,6 +109,9 @@ _EXTRA_OF_VERB = {
 
 
 def extra_for(module: str, verb: str) -> str | None:
-    """Return the extra that provides a missing module for a verb; None if no extra provides the module."""
+    """Return the extra that provides a missing module for a verb; None if no extra provides the module.
+
+    The extra of a verb does not contain Ray.
+    """
     extra = _EXTRA_OF_MODULE.get(module.partition(".")[0])
-    return extra and _EXTRA_OF_VERB.get(verb, extra)
+    return extra if extra == "ray" else extra and _EXTRA_OF_VERB.get(verb, extra)

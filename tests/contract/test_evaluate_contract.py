@@ -340,19 +340,27 @@ def test_bad_input(
     assert message in str(result.exception) + result.output
 
 
+@pytest.mark.parametrize("verb", ["evaluate", "train"])
 def test_missing_ray_names_its_extra(
-    workload: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workload: tuple[Path, Path],
+    verb: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from rlsched.cli.main import run as command
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    for name in ("evaluate.ray_sweep", "workers.ray_cluster"):
+    for name in ("evaluate.ray_sweep", "dials.ray_windows", "workers.ray_cluster"):
         monkeypatch.delitem(sys.modules, f"rlsched_agents.{name}", raising=False)
     trace, cluster = (str(path) for path in workload)
-    code = command(["evaluate", "--trace", trace, "--cluster", cluster, "--policy", "fifo", "--ray", "local"])
+    out = ["--out", str(tmp_path / "mine")] if verb == "train" else []
+    code = command(
+        [verb, "--trace", trace, "--cluster", cluster, "--policy", "tuned", "--ray", "local", *out]
+    )
     assert (code, capsys.readouterr().err) == (
         2,
-        f"error: evaluate needs ray, which is not installed; run: {install_command('ray')}\n",
+        f"error: {verb} needs ray, which is not installed; run: {install_command('ray')}\n",
     )
 
 

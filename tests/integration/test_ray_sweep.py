@@ -1,4 +1,4 @@
-"""`rlsched evaluate --ray`: a real Ray cluster of two workers gives the local results, and exits."""
+"""`evaluate --ray`, `train --ray`: a real Ray cluster of two workers gives the local results, and exits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.support.ports import free_addresses, free_ports
@@ -31,11 +34,18 @@ from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError, RlschedError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
+from rlsched_agents.dials.evolution import EvolutionConfig, Generation
+from rlsched_agents.dials.judging import ALL_ZERO, Judge
+from rlsched_agents.dials.lesson import DialRecipe, Lesson, PpoConfig, draw_windows
+from rlsched_agents.dials.ray_windows import RayRunner
+from rlsched_agents.dials.training import CONSTANTS, PPO_FILE, STATE_FILE, Training
+from rlsched_agents.dials.verdict import PPO, Trained
 from rlsched_agents.evaluate import ray_sweep
 from rlsched_agents.evaluate.run import Task, replay_tasks
 from rlsched_agents.evaluate.windows import window_of
-from rlsched_agents.workers.ray_cluster import is_transient
+from rlsched_agents.workers.ray_cluster import connected, is_transient
 from rlsched_envs.sim.engine import predict_trace
+from rlsched_envs.training.sources import Drawn, EpisodeSource
 from tests.support.exited import has_exited
 
 pytestmark = pytest.mark.slow
@@ -86,6 +96,7 @@ class Place:
     env: dict[str, str]
     gcs: str
     client: str
+    mark: str
 
     def command(self, *arguments: str) -> list[str]:
         files = ("--trace", str(self.folder / "t.csv"), "--cluster", str(self.folder / "c.toml"))
@@ -184,7 +195,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             address = next(line for line in cluster.stdout if line.startswith("address")).split()[1]
             env = {**os.environ, "COLUMNS": "200"}
             del env["RLSCHED_TEST_MARK"]
-            yield Place(folder, env, address, f"ray://127.0.0.1:{port}")
+            yield Place(folder, env, address, f"ray://127.0.0.1:{port}", mark)
             cluster.communicate(timeout=60)
     wait_for(lambda: not processes_with(mark))
 
@@ -297,7 +308,7 @@ def test_interrupt_cancels_running_tasks(place: Place, tmp_path: Path) -> None:
     with subprocess.Popen(
         command, env=place.env, cwd=place.folder, stderr=subprocess.PIPE, text=True
     ) as child:
-        (sleeping,) = wait_for(lambda: list(tmp_path.iterdir()))
+        (sleeping,) = wait_for(lambda: list(tmp_path.iterdir()), 240.0)
         child.send_signal(signal.SIGINT)
         _, stderr = child.communicate(timeout=60)
     assert child.returncode == 130, stderr
@@ -331,3 +342,172 @@ def test_unwritable_records_are_refused_before_the_run(place: Place, tmp_path: P
     assert done.returncode == 2
     assert [one for one in done.stderr.splitlines() if "rror" in one] == [done.stderr.splitlines()[-1]]
     assert "cannot write a store of decisions here" in done.stderr.splitlines()[-1]
+
+
+DRAWN = Drawn(jobs=60, nodes_low=2, nodes_high=2)
+STAGE = EvolutionConfig(generations=2, pairs=6)
+RECIPE = DialRecipe(
+    drawn=DRAWN,
+    settings=("share.min_gain=0.4",),
+    constants=msgspec.structs.replace(STAGE, columns=()),
+    following=STAGE,
+    ppo=PpoConfig(clusters=32, rollout_steps=8, rollouts=2, batch_size=64, epochs=1, width=16),
+    scales=(1.0, 0.7),
+)
+LONG = "windows = 6\nconfirming = 6\nchoosing = 6\n[drawn]\njobs = 120\nnodes_low = 2\nnodes_high = 2\n"
+"""Recipe with few windows and many generations."""
+
+
+@pytest.fixture(scope="module")
+def lesson() -> Lesson:
+    source = EpisodeSource.from_trace(*synthesize("helios", jobs=1500, load=0.95, gpus=64, seed=1))
+    rng, policy = np.random.default_rng(0), Policy("tuned")
+    parts = [draw_windows([source], count, RECIPE, policy, rng) for count in (8, 6, 6)]
+    return Lesson(policy, (source,), DRAWN, *parts)
+
+
+class StoppedError(Exception):
+    """Ends a training run after a step."""
+
+
+def trained(
+    lesson: Lesson, folder: Path, ray: str = "", *, until: str = ""
+) -> tuple[Trained | None, list[Any]]:
+    """The result of a training run, here or on Ray, and its steps; None if the run ended in a stage `until`.
+
+    The run continues from the state in the folder, if there is one.
+    """
+    steps = list[Any]()
+
+    def tell(stage: str, generation: Generation) -> None:
+        steps.append((stage, generation))
+        if stage == until:
+            raise StoppedError
+
+    with connected(ray, None) if ray else nullcontext():
+        training = Training(
+            lesson,
+            RECIPE,
+            seed=3,
+            state_file=folder / STATE_FILE,
+            workers=None if ray else 1,
+            make_runner=RayRunner if ray else None,
+        )
+        try:
+            return training.run(tell, resume=(folder / STATE_FILE).exists()), steps
+        except StoppedError:
+            return None, steps
+
+
+def state_of(folder: Path) -> tuple[bytes, dict[str, list[bytes]]]:
+    """The saved state of a training run, without the padding in records."""
+    with np.load(folder / PPO_FILE) as arrays:
+        found = {name: arrays[name] for name in arrays.files}
+    fields = {
+        name: [array[field].tobytes() for field in array.dtype.names or (...,)]
+        for name, array in found.items()
+    }
+    return (folder / STATE_FILE).read_bytes(), fields
+
+
+def test_training_on_ray_is_the_same_and_continues_here_and_there(
+    place: Place, lesson: Lesson, tmp_path: Path
+) -> None:
+    here, there, mixed = (tmp_path / name for name in ("here", "there", "mixed"))
+    expected, steps = trained(lesson, here)
+    assert expected is not None
+    assert len(expected.last.layers) == 3, "the last stage is PPO's network"
+    assert trained(lesson, there, place.gcs) == (expected, steps)
+    assert state_of(there) == state_of(here)
+    assert trained(lesson, mixed, place.gcs, until=CONSTANTS) == (None, steps[:2])
+    assert trained(lesson, mixed, until=PPO) == (None, steps[2:6])
+    assert trained(lesson, mixed, place.gcs) == (expected, steps[6:])
+    assert state_of(mixed) == state_of(here)
+
+
+def test_windows_of_a_lost_worker_run_again(place: Place, lesson: Lesson) -> None:
+    with Judge(lesson.teaching, workers=1) as judge:
+        (expected,) = judge.run([ALL_ZERO])
+    killed, done = list[int](), threading.Event()
+
+    def kill() -> None:
+        while not killed and not done.is_set():
+            for pid in processes_with(place.mark):
+                if not killed and is_running_windows(pid):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    killer = threading.Thread(target=kill)
+    with connected(place.gcs, None), Judge(lesson.teaching, make_runner=RayRunner) as judge:
+        killer.start()
+        try:
+            for _ in range(100):
+                found = judge.run([ALL_ZERO] * 20)
+                assert all(one.energy_j.tobytes() == expected.energy_j.tobytes() for one in found)
+                if killed:
+                    break
+        finally:
+            done.set()
+            killer.join()
+    assert killed
+
+
+def test_interrupted_training_stops_its_tasks(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "long.toml").write_text(LONG, encoding="utf-8")
+    words = ("--synthetic", "helios", "--recipe", str(tmp_path / "long.toml"), "--ray", place.gcs)
+    out = ("--out", str(tmp_path / "mine"), "--logdir", str(tmp_path / "log"))
+    command = [sys.executable, "-m", "rlsched", "train", *words, *out]
+
+    def running() -> bool:
+        return (tmp_path / "log" / STATE_FILE).exists()
+
+    with subprocess.Popen(
+        command, env=place.env, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as child:
+        wait_for(running, 300.0)
+        child.send_signal(signal.SIGINT)
+        _, stderr = child.communicate(timeout=120)
+    assert child.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert f"windows run on the Ray cluster {place.gcs}, which has 2 CPUs" in stderr
+    assert stderr.splitlines()[-1] == "stopped; continue with the same command and --resume"
+    wait_for(lambda: not any(is_running_windows(pid) for pid in processes_with(place.mark)))
+
+
+def is_running_windows(pid: int) -> bool:
+    try:
+        return b"run_on_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_training_refuses_workers_with_other_code(
+    place: Place, lesson: Lesson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlsched_agents.dials.ray_windows.build_id", lambda: "rlsched 9.9 (abc)")
+    with (
+        connected(place.gcs, None),
+        Judge(lesson.teaching, make_runner=RayRunner) as judge,
+        pytest.raises(RlschedError, match=r"runs other code .* rlsched 9.9 \(abc\) here"),
+    ):
+        judge.run([ALL_ZERO])
+
+
+def test_training_needs_a_cluster_that_answers(place: Place, tmp_path: Path) -> None:
+    address = free_addresses(1)[0].removeprefix("tcp://")
+    command = [
+        sys.executable,
+        "-m",
+        "rlsched",
+        "train",
+        "--synthetic",
+        "helios",
+        "--out",
+        str(tmp_path / "mine"),
+    ]
+    done = subprocess.run(
+        [*command, "--ray", address], env=place.env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: --ray {address}: no Ray cluster is reachable there: ")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.shared.options import PATH, QUIET, WORKERS, json_option, seed_option, shown
+from rlsched.cli.shared.options import PATH, QUIET, json_option, seed_option, shown
 from rlsched_agents.cli.learned_from import LearnedFrom, learned_from, make_writable, recipe_option
 from rlsched_agents.cli.used_logdir import check_logdir, clear, overwriting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rlsched.objective import Objective
     from rlsched.terminal.progress import Progress
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rlsched_agents.dials.training_curves import TrainingCurves
     from rlsched_agents.dials.training_data import TrainingData
     from rlsched_agents.dials.verdict import Trained
+    from rlsched_agents.dials.window_runs import MakeRunner
 
 EXIT_INTERRUPTED = 130
 NARROW = 110
@@ -74,7 +77,19 @@ LAST = "last.toml"
     "Hyper-parameters of the training: default, quick (a fifth of the work), smoke (only checks that "
     "training runs), or a .toml file."
 )
-@WORKERS
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of windows that run in parallel. [default: one per core; with --ray, as many as the cluster "
+    "allows]",
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Run the windows on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. The result is the "
+    "same as without Ray.",
+)
 @json_option("Print the result as JSON.")
 @QUIET
 def train(
@@ -90,6 +105,7 @@ def train(
     objective: str,
     recipe: str,
     workers: int | None,
+    ray: str | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -144,45 +160,70 @@ def train(
             f"{', '.join(wanted.needs_signal)}; give --signal FILE, or --signal flat for constant prices"
         )
     make_writable(out.parent)
-    data = given.read(seed, quiet=quiet)
-    chosen = chosen.with_prices() if given.prices else chosen
-    chosen, asked = chosen.fitted(data), chosen.drawn.jobs
-    if chosen.drawn.jobs < asked and not quiet:
-        click.echo(
-            f"training uses windows of {chosen.drawn.jobs:,} jobs instead of {asked:,}: the data has too few "
-            "jobs for longer windows",
-            err=True,
+    with _workers(ray, workers, quiet=quiet) as make_runner:
+        data = given.read(seed, quiet=quiet)
+        chosen = chosen.with_prices() if given.prices else chosen
+        chosen, asked = chosen.fitted(data), chosen.drawn.jobs
+        if chosen.drawn.jobs < asked and not quiet:
+            click.echo(
+                f"training uses windows of {chosen.drawn.jobs:,} jobs instead of {asked:,}: the data has too "
+                "few jobs for longer windows",
+                err=True,
+            )
+        training = Training(
+            Lesson.from_traces(data, chosen, rule, seed, wanted),
+            chosen,
+            seed,
+            state_file=logdir / STATE_FILE if logdir is not None else None,
+            workers=workers,
+            algorithm=algorithm,
+            make_runner=make_runner,
         )
-    training = Training(
-        Lesson.from_traces(data, chosen, rule, seed, wanted),
-        chosen,
-        seed,
-        state_file=logdir / STATE_FILE if logdir is not None else None,
-        workers=workers,
-        algorithm=algorithm,
-    )
-    total = {
-        SETTINGS: len(chosen.others(rule)),
-        CONSTANTS: chosen.constants.generations,
-        FOLLOWING: chosen.following.generations,
-        PPO: chosen.ppo.rollouts,
-    }
-    if logdir is not None and overwrite:
-        clear(logdir)
-    drawing = TrainingCurves(logdir, chosen, rule, data, seed, wanted) if logdir is not None else None
-    try:
-        with Progress(shown=not quiet) as progress:
-            shown = _Shown(total, drawing, progress)
-            found = training.run(shown.show_generation, resume=resume, say=progress.print_line)
-            progress.print_line("evaluating the result")
-        return _finish(found, chosen, data, seed, out, logdir, drawing, wanted, as_json=as_json)
-    except KeyboardInterrupt:
-        again = "continue with the same command and --resume" if logdir else "nothing was kept: no --logdir"
-        click.echo(f"stopped; {again}", err=True)
-        return EXIT_INTERRUPTED
-    finally:
-        if drawing is not None:
-            drawing.close()
+        total = {
+            SETTINGS: len(chosen.others(rule)),
+            CONSTANTS: chosen.constants.generations,
+            FOLLOWING: chosen.following.generations,
+            PPO: chosen.ppo.rollouts,
+        }
+        if logdir is not None and overwrite:
+            clear(logdir)
+        drawing = TrainingCurves(logdir, chosen, rule, data, seed, wanted) if logdir is not None else None
+        try:
+            with Progress(shown=not quiet) as progress:
+                shown = _Shown(total, drawing, progress)
+                found = training.run(shown.show_generation, resume=resume, say=progress.print_line)
+                progress.print_line("evaluating the result")
+            return _finish(found, chosen, data, seed, out, logdir, drawing, wanted, as_json=as_json)
+        except KeyboardInterrupt:
+            again = (
+                "continue with the same command and --resume" if logdir else "nothing was kept: no --logdir"
+            )
+            click.echo(f"stopped; {again}", err=True)
+            return EXIT_INTERRUPTED
+        finally:
+            if drawing is not None:
+                drawing.close()
+
+
+@contextmanager
+def _workers(ray: str | None, workers: int | None, *, quiet: bool) -> Iterator[MakeRunner | None]:
+    """Connect to a Ray cluster, and return what starts workers there; None without Ray.
+
+    Raises:
+        ImportError: Ray is not installed.
+        InputError: no Ray cluster answers at the address in time.
+        RlschedError: the cluster was lost inside the `with` block.
+    """
+    if ray is None:
+        yield None
+        return
+    from rlsched_agents.dials.ray_windows import RayRunner
+    from rlsched_agents.workers.ray_cluster import connected, num_cpus
+
+    with connected(ray, workers):
+        if not quiet:
+            click.echo(f"windows run on the Ray cluster {ray}, which has {num_cpus()} CPUs", err=True)
+        yield partial(RayRunner, workers=workers)
 
 
 def _finish(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -16,37 +12,18 @@ from numpy.typing import NDArray
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policies.policy import Policy
 from rlsched.objective import Objective, Term, cost, mean_ratios, ratios
+from rlsched_agents.dials.window_runs import Floats as Floats
+from rlsched_agents.dials.window_runs import Layers as Layers
+from rlsched_agents.dials.window_runs import LocalRunner, MakeRunner
 from rlsched_envs.training.windows import Windows
-
-Floats = NDArray[np.float64]
-Layers = Sequence[Floats]
 
 LEAST_DELAY_FRAC: Final = 0.01
 """Lower limit of a window's delay, as a fraction of the total run time of its jobs. Idle cores can make jobs
 faster, so that a delay could be negative.
 """
 _RESAMPLES: Final = 2000
-_CHUNK: Final = 8
-"""Number of runs per message to a worker process, which take a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
 """The strategy that leaves all dials at 0."""
-
-_pools: tuple[Windows, ...] = ()
-"""Pools (sets) of windows that this worker process can run; empty outside of worker processes."""
-
-
-def _use(pools: tuple[Windows, ...]) -> None:
-    """Set the pools of windows of a worker process when the process starts."""
-    global _pools
-    _pools = pools
-
-
-def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
-    """Run n tasks under a policy, and return the (n, NUM_TERMS) terms of the runs.
-
-    A task is (index of a pool, strategy, index of a window in this pool).
-    """
-    return np.array([_pools[pool].run(layers, [at], policy)[0].terms for pool, layers, at in tasks])
 
 
 class Scored(msgspec.Struct, frozen=True):
@@ -154,13 +131,14 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Runs strategies on windows in several processes.
+    """Runs strategies on windows in several processes, here or on a Ray cluster.
 
     Args:
         pools: Pools (sets) of windows, each with its own models. The indices of windows continue from pool to
             pool.
         workers: Number of processes; None: one per core.
         policy: Policy whose settings apply in calls without a policy; None: the policy of the windows.
+        make_runner: Starts the workers; None: `workers` processes of this machine.
 
     Attributes:
         settings: All N windows with their conditions.
@@ -170,7 +148,12 @@ class Judge:
     """
 
     def __init__(
-        self, pools: Sequence[Windows], *, workers: int | None = None, policy: Policy | None = None
+        self,
+        pools: Sequence[Windows],
+        *,
+        workers: int | None = None,
+        policy: Policy | None = None,
+        make_runner: MakeRunner | None = None,
     ) -> None:
         self._policy = policy
         self.settings = [one for pool in pools for one in pool.settings]
@@ -183,16 +166,11 @@ class Judge:
         self._pool_of = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
         self._at = np.concatenate([np.arange(len(pool)) for pool in pools])
         pools[0].run(ALL_ZERO, [0])  # compile once, before other processes start
-        self._processes = ProcessPoolExecutor(
-            workers or os.cpu_count() or 1,
-            mp_context=multiprocessing.get_context("fork"),
-            initializer=_use,
-            initargs=(tuple(pools),),
-        )
+        self._runner = LocalRunner(pools, workers) if make_runner is None else make_runner(pools)
 
     def close(self) -> None:
-        """Stop the worker processes."""
-        self._processes.shutdown(cancel_futures=True)
+        """Stop the workers."""
+        self._runner.close()
 
     def __enter__(self) -> Judge:
         return self
@@ -215,11 +193,8 @@ class Judge:
 
     def run_pairs(self, pairs: Sequence[tuple[Layers, int]], policy: Policy | None = None) -> Costs:
         """Run each (strategy, index of a window) pair, and return the results in the order of the pairs."""
-        tasks = [
-            [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs[at : at + _CHUNK]]
-            for at in range(0, len(pairs), _CHUNK)
-        ]
-        found = np.concatenate(list(self._processes.map(_run, tasks, repeat(policy or self._policy))))
+        runs = [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs]
+        found = self._runner.run(runs, policy or self._policy)
         numbers = [k for _, k in pairs]
         scored = None
         if not self.objective.is_default:

@@ -31,6 +31,7 @@ from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Interval, Judg
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.training_data import say_nothing
 from rlsched_agents.dials.verdict import PPO, StrategyComparison, Trained, compared
+from rlsched_agents.dials.window_runs import MakeRunner
 
 SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
@@ -63,6 +64,7 @@ class Training:
             `PPO_FILE` next to it.
         workers: Number of processes; None: one per core.
         algorithm: `ppo` or `es` (`ALGORITHMS`).
+        make_runner: Starts workers that run windows; None: `workers` processes of this machine.
     """
 
     lesson: Lesson
@@ -71,6 +73,7 @@ class Training:
     state_file: Path | None = None
     workers: int | None = None
     algorithm: str = "ppo"
+    make_runner: MakeRunner | None = None
 
     def run(
         self,
@@ -130,7 +133,8 @@ class Training:
         return made if self.recipe.drawn.has_prices else made.without_prices()
 
     def _judge(self, part: str, policy: Policy | None = None) -> Judge:
-        return Judge(getattr(self.lesson, part), workers=self.workers, policy=policy)
+        pools = getattr(self.lesson, part)
+        return Judge(pools, workers=self.workers, policy=policy, make_runner=self.make_runner)
 
     def _try_settings(
         self,

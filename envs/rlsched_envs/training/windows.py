@@ -6,6 +6,7 @@ A window has the same jobs, predictions and random draws in every run.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -211,6 +212,8 @@ class DialledRuns:
             truth.pinned[k] &= truth.slack_s[k] == 0.0
             asked = self.rule.options.start.price.asked
             self.batch.progress.signal[k] = setting.tariff.signal(setting.day, asked)
+        else:  # an earlier window of this run can have had prices
+            truth.slack_s[k], self.batch.progress.signal[k] = 0.0, 0.0
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
         row, window, objective = truth[k], setting.window, self.objective
         jobs = Jobs(
@@ -260,11 +263,35 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
         cost.over[at] = status == FINISHED
 
 
+@dataclass(frozen=True)
+class WindowInputs:
+    """Arguments of `Windows`, from which another process can load the same windows."""
+
+    settings: tuple[Setting, ...]
+    sources: Sequence[EpisodeSource]
+    drawn: Drawn
+    policy: Policy
+    assumed_scale: float
+    objective: Objective
+
+    def load(self, count: int) -> Windows:
+        """Load the first `count` windows."""
+        return Windows(
+            self.settings[:count],
+            self.sources,
+            self.drawn,
+            self.policy,
+            assumed_scale=self.assumed_scale,
+            objective=self.objective,
+        )
+
+
 class Windows:
     """N windows that are loaded and ready to run. Arguments except `settings` are as in `DialledRuns`.
 
     Attributes:
         settings: The windows and their conditions.
+        inputs: The arguments of this object.
         objective, offsets, weights: As in `DialledRuns`.
     """
 
@@ -284,6 +311,7 @@ class Windows:
         )
         self.objective, self.offsets = self._runs.objective, self._runs.offsets
         self.weights = self._runs.weights
+        self.inputs = WindowInputs(self.settings, sources, drawn, policy, assumed_scale, self.objective)
         self._policy, self._followed = policy, [policy] * len(settings)
         self._rules: dict[Policy, CompiledRule] = {policy: self._runs.rule}
         for k, setting in enumerate(settings):
@@ -332,6 +360,12 @@ class Windows:
             )
         return cost
 
+    def replace(self, k: int, setting: Setting) -> None:
+        """Load another window in place of window `k`."""
+        self.settings = (*self.settings[:k], setting, *self.settings[k + 1 :])
+        self._runs.load(k, setting)
+        self._followed[k] = self._policy
+
     def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
         """Set the rule of a policy for these windows, and return the rule."""
         if policy not in self._rules:
@@ -342,3 +376,26 @@ class Windows:
                 self._runs.follow(k, rule, preempts=self.settings[k].preemptible_frac > 0.0)
                 self._followed[k] = policy
         return rule
+
+
+class WindowsInTurn:
+    """Windows that share the memory of one run: a window is loaded when it runs.
+
+    The results are the same as of `Windows` that are all loaded.
+
+    Args:
+        inputs: The windows.
+    """
+
+    def __init__(self, inputs: WindowInputs) -> None:
+        self._settings, self._windows, self._loaded = inputs.settings, inputs.load(1), 0
+
+    def run(
+        self, layers: Sequence[NDArray[np.float64]], which: Sequence[int], policy: Policy | None = None
+    ) -> Records:
+        """Run the window whose index is the only element of `which`; see `Windows.run`."""
+        (k,) = which
+        if k != self._loaded:
+            self._windows.replace(0, self._settings[k])
+            self._loaded = k
+        return self._windows.run(layers, [0], policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime
 
 import msgspec
@@ -13,7 +14,7 @@ from rlsched.energy.synth import synthesize
 from rlsched.workload.synth import synthesize as synthesize_trace
 from rlsched_agents.dials.judging import ALL_ZERO, Judge
 from rlsched_envs.training.sources import Drawn, EpisodeSource
-from rlsched_envs.training.windows import Setting, Windows, draw_setting
+from rlsched_envs.training.windows import Setting, Windows, WindowsInTurn, draw_setting
 
 DRAWN = Drawn(jobs=60, nodes_low=2, nodes_high=2, thins=True, slack_fracs=(1.0,), energy_weights=(0.3,))
 
@@ -54,3 +55,14 @@ def test_energy_counts_in_a_window_without_prices(pools: list[Windows]) -> None:
     assert np.array_equal(found.money[:2], pools[0].run(ALL_ZERO).money)
     assert found.money[3] == found.energy_j[3] > 0.0
     assert found.money[2] != found.energy_j[2]
+
+
+def test_windows_in_turn_give_the_same_results(sources: list[EpisodeSource], settings: list[Setting]) -> None:
+    """With and without prices, in any order, under two policies, after a copy to another process."""
+    last = msgspec.structs.replace(settings[3], tariff=None, slack_frac=0.0)
+    loaded = Windows([*settings[:3], last], sources, DRAWN, Policy("tuned"), assumed_scale=0.7)
+    in_turn = WindowsInTurn(pickle.loads(pickle.dumps(loaded.inputs)))
+    other = Policy("tuned", share={"min_gain": 0.8})
+    for k, policy in ((2, None), (3, None), (0, other), (3, other), (3, None), (1, None), (1, other)):
+        one, two = (windows.run(ALL_ZERO, [k], policy) for windows in (loaded, in_turn))
+        assert one.tobytes() == two.tobytes()
