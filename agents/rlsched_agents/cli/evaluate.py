@@ -8,6 +8,7 @@ import click
 
 from rlsched.cli.shared.options import HTML, MODELS
 from rlsched.cli.shared.policies import PolicyCommand, given_policies, policies_option, setting
+from rlsched_agents.cli.ray_options import ray_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,18 +98,7 @@ if TYPE_CHECKING:
 @click.option(
     "--logdir", metavar="DIR", help="Write curves and decisions to this directory, for TensorBoard."
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of replays that run in parallel. [default: one per core; with --ray, as many as the "
-    "cluster allows]",
-)
-@click.option(
-    "--ray",
-    metavar="ADDRESS",
-    help="Run the replays on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT.",
-)
+@ray_options("replays")
 @click.pass_context
 def evaluate(
     ctx: click.Context,

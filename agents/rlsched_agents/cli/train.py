@@ -11,6 +11,7 @@ import click
 
 from rlsched.cli.shared.options import PATH, QUIET, json_option, seed_option, shown
 from rlsched_agents.cli.learned_from import LearnedFrom, learned_from, make_writable, recipe_option
+from rlsched_agents.cli.ray_options import ray_options
 from rlsched_agents.cli.used_logdir import check_logdir, clear, overwriting
 
 if TYPE_CHECKING:
@@ -77,19 +78,7 @@ LAST = "last.toml"
     "Hyper-parameters of the training: default, quick (a fifth of the work), smoke (only checks that "
     "training runs), or a .toml file."
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of windows that run in parallel. [default: one per core; with --ray, as many as the cluster "
-    "allows]",
-)
-@click.option(
-    "--ray",
-    metavar="ADDRESS",
-    help="Run the windows on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. The result is the "
-    "same as without Ray.",
-)
+@ray_options("windows", "The result is the same as without Ray.")
 @json_option("Print the result as JSON.")
 @QUIET
 def train(

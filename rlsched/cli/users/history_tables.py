@@ -52,7 +52,7 @@ def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = 
     `NARROW` also omits the column of users in this case, and always omits the nodes.
     """
     if not jobs:
-        return [Text("no running or finished jobs match these options")]
+        return [Text("no jobs match these options; `rlsched queue` lists waiting jobs")]
     narrow = width is not None and width < NARROW
     rows = [_cells(job, time.time() if now_s is None else now_s) for job in jobs]
     hidden = {name for name in ("user", "vc", "account") if len({str(row[name]) for row in rows}) == 1} & (

@@ -51,7 +51,8 @@ def test_no_option_is_declared_twice() -> None:
 def test_common_options_come_from_their_one_declaration(flag: str) -> None:
     own = {
         "keys.py",  # --broker: of another machine
-        "evaluate.py",  # --json: a file; --workers: also of Ray
+        "evaluate.py",  # --json: a file
+        "ray_options.py",  # --workers: also of Ray
     }
     places = {where.partition(":")[0] for names, _, where in declarations() if f"'{flag}'" in names}
     assert len(places - own) == 1, places
