@@ -61,6 +61,12 @@ def shared_data() -> Path:
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _sb3_logs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep Stable-Baselines3 from making a folder in /tmp for each model that a test trains."""
+    os.environ["SB3_LOGDIR"] = str(tmp_path_factory.mktemp("sb3"))
+
+
 @pytest.fixture(autouse=True)
 def _no_handler_is_left() -> Iterator[None]:
     """Fail a test that leaves signal handlers behind: the next test runs in this process."""
