@@ -234,6 +234,11 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.price if self.follow == "price" and self.price else self.carbon
 
     @property
+    def unfollowed(self) -> str:
+        """Path of the series that policies do not follow, so that only bills use it; "": there is none."""
+        return self.carbon if self.followed == self.price else self.price
+
+    @property
     def second_0(self) -> datetime | None:
         """Wall-clock time of the trace's second 0; None: the origin that the trace states."""
         try:

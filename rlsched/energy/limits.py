@@ -93,15 +93,24 @@ class EnergyAt(NamedTuple):
     rank: float = 0.0
 
 
+class BillPrices(NamedTuple):
+    """Prices that only bills use, with their unit."""
+
+    prices: PriceTable
+    unit: PriceUnit
+
+
 class EnergyTable(NamedTuple):
     """Prices and power limits by Unix time.
 
     `prices`, `limits`: None if the cluster has none. `unit`: unit of the prices; None: unknown.
+    `bill_prices`: the series that policies do not follow; None if there is none.
     """
 
     prices: PriceTable | None
     limits: LimitTable | ConstantLimit | None = None
     unit: PriceUnit | None = None
+    bill_prices: BillPrices | None = None
 
     def at(self, now_s: float, asked: PricesAsked = NOTHING) -> EnergyAt | None:
         """Return price and limit at a time, Unix seconds; None if both are unknown at this time.

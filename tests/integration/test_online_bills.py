@@ -1,4 +1,4 @@
-"""The bill of a job, by hand: a real broker with a file of prices, a real node with simulated GPUs."""
+"""The bills of a job, by hand: a real broker with price and carbon, a real node with simulated GPUs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,44 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.base.entries import AttemptOver, EnergyPriced
+from rlsched.broker.base.entries import AttemptOver, BillPriced, EnergyPriced
 from rlsched.broker.journal.reading import read_journal
 from rlsched.cli.users.history import account, history
 from rlsched.energy.series import Series
 from tests.support.online.cluster import Cluster, all_up, until
 
 STEP_S, PUE = 2.0, 1.25
-ENERGY = f'[energy]\nprice = "p.csv"\ncurrency = "CHF"\npue = {PUE}\n'
+CARBON_STEP_S = 1.0
+ENERGY = f'[energy]\nprice = "p.csv"\ncarbon = "c.csv"\ncurrency = "CHF"\npue = {PUE}\n'
 
 
-def test_bill_of_a_job_by_hand(tmp_path: Path) -> None:
+class Known:
+    """A series of random values in its file, and the facts about it in the journal."""
+
+    def __init__(self, path: Path, seed: int, began_s: float, step_s: float, low: float, high: float) -> None:
+        steps = np.random.default_rng(seed).uniform(low, high, round(7_200.0 / step_s))
+        Series("p", datetime.fromtimestamp(began_s, UTC), step_s, steps).write(path)
+        self._values, self._began_s, self._step_s = Series.read(path).values, began_s, step_s
+        self.facts: list[tuple[float, float | None]] = []
+
+    def whole_s(self, at_s: float) -> float:
+        """Integral from the first step; after the last fact, at the value of the fact."""
+        fact_s, value = max(fact for fact in self.facts if fact[0] <= at_s)
+        assert value is not None
+        place = (fact_s - self._began_s) / self._step_s
+        steps = self._values[: int(place)].sum() + (place % 1.0) * self._values[int(place)]
+        return self._step_s * float(steps) + value * (at_s - fact_s)
+
+    def bill(self, energy_j: float, since_s: float, until_s: float) -> float:
+        """Cost or carbon of an energy at the mean value between two times."""
+        mean = (self.whole_s(until_s) - self.whole_s(since_s)) / (until_s - since_s)
+        return energy_j * mean * PUE / 3.6e9
+
+
+def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
     began_s = STEP_S * (time.time() // STEP_S) - 60.0
-    steps = np.random.default_rng(1).uniform(-50.0, 300.0, round(7_200.0 / STEP_S))
-    Series("p", datetime.fromtimestamp(began_s, UTC), STEP_S, steps).write(tmp_path / "p.csv")
-    known = Series.read(tmp_path / "p.csv").values
+    price = Known(tmp_path / "p.csv", 1, began_s, STEP_S, -50.0, 300.0)
+    intensity = Known(tmp_path / "c.csv", 2, began_s, CARBON_STEP_S, 20.0, 900.0)
     (tmp_path / "e.toml").write_text(ENERGY, encoding="utf-8")
     options = ("--policy", "tuned", "--prediction", "running-mean", "--energy", str(tmp_path / "e.toml"))
     cluster = Cluster(tmp_path, nodes=["n0"], broker_options=options)
@@ -40,31 +63,29 @@ def test_bill_of_a_job_by_hand(tmp_path: Path) -> None:
             at = ["--broker", cluster.address, "--keys", str(cluster.keys)]
             table = CliRunner().invoke(history, at, catch_exceptions=False).stdout
             asked = CliRunner().invoke(account, ["--json", *at], catch_exceptions=False).stdout
+            sums = CliRunner().invoke(account, at, catch_exceptions=False).stdout
             said = str(client.why(job))
     finally:
         cluster.close()
     assert past.energy_j is not None
     assert past.cost is not None
+    assert past.carbon_kg is not None
     rows = list(read_journal(cluster.journal))
-    facts = [(row.now_s, row.entry.price) for row in rows if isinstance(row.entry, EnergyPriced)]
+    price.facts = [(row.now_s, row.entry.price) for row in rows if isinstance(row.entry, EnergyPriced)]
+    intensity.facts = [(row.now_s, row.entry.price) for row in rows if isinstance(row.entry, BillPriced)]
     over_s = next(row.now_s for row in rows if isinstance(row.entry, AttemptOver))
     start_s = past.start_s or 0.0
-
-    def whole_s(at_s: float) -> float:
-        """Integral of the price from the first step; after the last fact, at the price of the fact."""
-        fact_s, price = max(fact for fact in facts if fact[0] <= at_s)
-        assert price is not None
-        place = (fact_s - began_s) / STEP_S
-        return STEP_S * (known[: int(place)].sum() + (place % 1.0) * known[int(place)]) + price * (
-            at_s - fact_s
-        )
-
-    mean = (whole_s(over_s) - whole_s(start_s)) / (over_s - start_s)
-    assert past.cost == pytest.approx(past.energy_j * mean * PUE / 3.6e9, rel=1e-6)
-    assert len({price for _, price in facts}) > 2, "the price changed while the job ran"
-    assert (past.currency, past.carbon_kg) == ("CHF", None)
-    assert (used.cost, used.currency) == (past.cost, "CHF")
-    assert "CHF" in table
+    assert past.cost == pytest.approx(price.bill(past.energy_j, start_s, over_s), rel=1e-6)
+    assert past.carbon_kg == pytest.approx(intensity.bill(past.energy_j, start_s, over_s), rel=1e-6)
+    for known in (price, intensity):
+        assert len({value for _, value in known.facts}) > 2, "the values changed while the job ran"
+    assert past.currency == "CHF"
+    assert (used.cost, used.carbon_kg, used.currency) == (past.cost, past.carbon_kg, "CHF")
     total = json.loads(asked)["total"]
     assert (total["cost"], total["cost_jobs"], total["currency"]) == (past.cost, 1, "CHF")
+    assert (total["carbon_kg"], total["carbon_jobs"]) == (past.carbon_kg, 1)
+    for text in (table, sums):
+        assert "CHF" in text
+        assert "CO2e" in text
     assert f"this energy costs {past.cost:.4f} CHF at the prices during its attempts" in said
+    assert "CO2e at the carbon intensities during its attempts" in said

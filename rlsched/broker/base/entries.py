@@ -576,6 +576,19 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     """
 
 
+class BillPriced(Fact, frozen=True, kw_only=True, tag="bill_priced"):
+    """The value of the series that only bills use changed: the price or carbon intensity that no policy
+    follows. Fields as in `EnergyPriced`.
+    """
+
+    price: float | None
+    until_s: float
+    kind: str = ""
+    currency: str = ""
+    pue: float = 1.0
+    mean_before: float | None = None
+
+
 NodeEntry = (
     NodeUp
     | NodeAway
@@ -628,6 +641,7 @@ Entry = (
     | MemberSet
     | EligibilityReviewed
     | EnergyPriced
+    | BillPriced
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -10,6 +10,7 @@ import msgspec
 
 from rlsched.broker.base.entries import (
     AttemptOver,
+    BillPriced,
     BrokerStarted,
     Decided,
     EligibilityReviewed,
@@ -62,6 +63,7 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.energy.limits import EnergyTable
+from rlsched.energy.relative import PriceTable
 from rlsched.wire.messages import (
     ClockHeld,
     Ended,
@@ -232,6 +234,8 @@ class Machine:
             self._prices = read.table
         if self.state.energy_price is not None and self.state.energy_price.until_s < now_s:
             self._record_price()
+        if self.state.bill_price is not None and self.state.bill_price.until_s < now_s:
+            self._record_bill_price()
         # 1. Reports of nodes: ends first, so that their GPUs are free for the decisions of this batch.
         for event in sorted(batch.reports, key=_is_greeting):
             self._node_reported(event)
@@ -253,6 +257,7 @@ class Machine:
         elif batch.is_due:
             self._dirty = self._dirty or now_s >= self._ask_again_s
         self._record_price()
+        self._record_bill_price()
         # 7. Jobs are launched on GPUs that preempted jobs have left; GPUs that others use are recorded.
         self._launch_seated()
         self._members.record_holdings()
@@ -475,14 +480,38 @@ class Machine:
         before = None if known is None else msgspec.structs.replace(known, mean_before=None)
         is_due = self.scheduler.review_s(self.state.cluster) <= self.now_s
         if now != before or (is_due and self.state.price_sums.at_s < self.now_s):
-            self._out.record(msgspec.structs.replace(now, mean_before=self._mean_before()))
+            prices = None if self._prices is None else self._prices.prices
+            mean = self._mean_since(known, self.state.price_sums.at_s, prices)
+            self._out.record(msgspec.structs.replace(now, mean_before=mean))
 
-    def _mean_before(self) -> float | None:
-        """Return the mean price since the last `EnergyPriced`; None: unknown for a part of that time."""
-        known, prices = self.state.energy_price, None if self._prices is None else self._prices.prices
+    def _record_bill_price(self) -> None:
+        """Record the value of the series that only bills use, if it has changed."""
+        known = self.state.bill_price
+        billed = None if self._prices is None else self._prices.bill_prices
+        found = None if billed is None else billed.prices.at(self.now_s)
+        if found is None and known is None:
+            return
+        now = BillPriced(price=None, until_s=math.inf)
+        if found is not None and billed is not None:
+            now = BillPriced(price=found.price, until_s=found.until_s, **billed.unit._asdict())
+        if known is None or now != msgspec.structs.replace(known, mean_before=None):
+            prices = None if billed is None else billed.prices
+            mean = self._mean_since(known, self.state.bill_price_sums.at_s, prices)
+            self._out.record(msgspec.structs.replace(now, mean_before=mean))
+
+    def _mean_since(
+        self, known: EnergyPriced | BillPriced | None, since_s: float, prices: PriceTable | None
+    ) -> float | None:
+        """Return the mean price since the last fact of a series; None: unknown for a part of that time.
+
+        Args:
+            known: The last fact; None if there was none.
+            since_s: Time of this fact, Unix seconds.
+            prices: Present prices of the series; None: unknown.
+        """
         if known is None or known.price is None or self.now_s <= known.until_s:
             return None if known is None else known.price
-        return None if prices is None else prices.mean(self.state.price_sums.at_s, self.now_s)
+        return None if prices is None else prices.mean(since_s, self.now_s)
 
     def _let_tasks_come(self) -> None:
         """Record the tasks of arrays that become jobs now, with their predicted run times."""

@@ -187,8 +187,8 @@ class MeteredUsage:
         return job.energy_j if used_j is None else (job.energy_j or 0.0) + used_j
 
     def bill(self, job: Job, now_s: float) -> JobBill:
-        """Return the cost or the carbon of the energy of all attempts of a job up to now, Unix seconds."""
-        return self._state.price_sums.job_bill(job, self._active_j(job, now_s), now_s)
+        """Return the cost and the carbon of the energy of all attempts of a job up to now, Unix seconds."""
+        return self._state.job_bill(job, self._active_j(job, now_s), now_s)
 
     def _active_j(self, job: Job, now_s: float) -> float | None:
         """Return the energy of the current attempt, joules; None: no current attempt, or not measured."""

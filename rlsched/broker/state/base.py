@@ -18,6 +18,7 @@ import msgspec
 
 from rlsched.broker.base.entries import (
     BasePart,
+    BillPriced,
     ChosenPolicy,
     EnergyPriced,
     JobSubmitted,
@@ -284,7 +285,9 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
             `LearntFactor`.
         pairs: Observed speeds of pairs of workloads that shared GPUs.
         energy_price: The last journal entry about the price of electricity; None if no price was recorded.
-        price_sums: Integral of the price of electricity over time.
+        price_sums: Integral of this price over time.
+        bill_price: The last journal entry about the series that only bills use; None if there was none.
+        bill_price_sums: Integral of this series over time.
     """
 
     now_s: float
@@ -319,6 +322,8 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     pairs: list[LearntPair] = []
     energy_price: EnergyPriced | None = None
     price_sums: PriceSums = PriceSums()
+    bill_price: BillPriced | None = None
+    bill_price_sums: PriceSums = PriceSums()
 
 
 def write_base(base: Base) -> list[BasePart]:

@@ -104,6 +104,8 @@ def base_of(
         pairs=pairs,
         energy_price=state.energy_price,
         price_sums=state.price_sums,
+        bill_price=state.bill_price,
+        bill_price_sums=state.bill_price_sums,
     )
 
 
@@ -135,6 +137,7 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
     if base.energy_price is not None:  # before the dials are restored, because a new price makes them due
         state.set_price(base.energy_price, base.now_s)
     state.price_sums = base.price_sums
+    state.bill_price, state.bill_price_sums = base.bill_price, base.bill_price_sums
     workloads = {one.job["seq"]: runs_as(one.submitted) for one in base.jobs}
     workloads |= {seq: 0 for one in base.held for _, seq in one.held}
     fill(state.cluster, base.ledger, workloads, policy_id, base.now_s)

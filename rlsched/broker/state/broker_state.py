@@ -11,6 +11,7 @@ from rlsched.broker.base.entries import (
     AttemptEnding,
     AttemptOver,
     BasePart,
+    BillPriced,
     BrokerStarted,
     Decided,
     EligibilityReviewed,
@@ -197,6 +198,8 @@ class BrokerState(Known):
                 self.gates.open_due_gates(now_s)
             case EnergyPriced():
                 self.set_price(entry, now_s)
+            case BillPriced():
+                self.set_bill_price(entry, now_s)
 
     def _on_broker_started(self, entry: BrokerStarted) -> None:
         self.epoch, self.identity = entry.epoch, entry.cluster
@@ -420,6 +423,7 @@ class BrokerState(Known):
     def _start_run(self, job: Job, attempt: Attempt, now_s: float) -> None:
         attempt.seated_s = now_s
         attempt.price_sum = self.price_sums.until(now_s)
+        attempt.bill_price_sum = self.bill_price_sums.until(now_s)
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
@@ -469,8 +473,8 @@ class BrokerState(Known):
         attempt.shares_with(attempt.tenants, now_s)
         job.gpu_s += job.spec.num_gpus * attempt.held_s
         used_j = attempt.energy_j
-        job.cost, job.carbon_kg, job.currency = self.price_sums.job_bill(job, used_j, now_s)
-        attempt.price_sum = 0.0
+        job.cost, job.carbon_kg, job.currency = self.job_bill(job, used_j, now_s)
+        attempt.price_sum = attempt.bill_price_sum = 0.0
         if used_j is not None:
             job.energy_j = (job.energy_j or 0.0) + used_j
         attempt.speed_frac = mean_speed(self.profiles, job, attempt, self.nodes)

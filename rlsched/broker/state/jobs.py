@@ -78,6 +78,7 @@ class Attempt:
         speed_frac: Mean speed of the ended attempt (`learning.mean_speed`); None: unknown.
         price_sum: Value at `seated_s` of the electricity price's integral over time
             (`rlsched.broker.state.bills`); 0 if no price was known then, or if the attempt has ended.
+        bill_price_sum: The same for the series that only bills use.
         was_shared: Whether another job has used the GPUs at the same time.
         lent_s: Part of the time up to `tenants_since_s` that is charged to co-tenants instead of this job,
             seconds per GPU. While n jobs share the GPUs, it is (n - 1) / n of the time.
@@ -120,6 +121,7 @@ class Attempt:
     gpu_need_mib: int = 0
     speed_frac: float | None = None
     price_sum: float = 0.0
+    bill_price_sum: float = 0.0
 
     def live_ranks(self) -> list[int]:
         """Return the indexes of the ranks that have not ended."""

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable
 
 from rlsched.broker.base.eligibility import Eligibility
-from rlsched.broker.base.entries import BasePart, ChosenPolicy, EnergyPriced, JobSubmitted
+from rlsched.broker.base.entries import BasePart, BillPriced, ChosenPolicy, EnergyPriced, JobSubmitted
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.numbers import NumberOfSeq, Numbers
 from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.state.accounts import AccountMembers
 from rlsched.broker.state.arrays import Arrays, JobArray
-from rlsched.broker.state.bills import PriceSums
+from rlsched.broker.state.bills import JobBill, PriceSums, job_bill
 from rlsched.broker.state.fair_share import FairShareUsage
 from rlsched.broker.state.finished_job import job_of
 from rlsched.broker.state.finished_table import EndedTable
@@ -87,7 +87,9 @@ class Known:
         quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts to which users can charge jobs.
         energy_price: The last journal entry about the price of electricity; None if no price was recorded.
-        price_sums: Integral of the price of electricity over time.
+        price_sums: Integral of this price over time.
+        bill_price: The last journal entry about the series that only bills use; None if there was none.
+        bill_price_sums: Integral of this series over time.
         health_failures: Number of times that a healthy node became unhealthy, summed over all nodes.
         ran_on: By user: bit mask of the nodes, by ledger index, that have started a job of the user.
         policy_id: ID of the policy that decides; used when a base is restored.
@@ -134,6 +136,8 @@ class Known:
         self.accounts = AccountMembers()
         self.energy_price: EnergyPriced | None = None
         self.price_sums = PriceSums()
+        self.bill_price: BillPriced | None = None
+        self.bill_price_sums = PriceSums()
         self.health_failures = 0
         self.ran_on: dict[str, int] = {}
         self._can_run: dict[tuple[str, Demand], bool] = {}
@@ -148,6 +152,15 @@ class Known:
         self.cluster.set_price(
             entry.ratio, entry.outlook, entry.until_s, entry.from_s, entry.ahead, entry.rank
         )
+
+    def set_bill_price(self, entry: BillPriced, now_s: float) -> None:
+        """Set the price that only bills use. `now_s`: time of the entry, Unix seconds."""
+        self.bill_price_sums = self.bill_price_sums.after(entry, now_s)
+        self.bill_price = entry
+
+    def job_bill(self, job: Job, used_j: float | None, now_s: float) -> JobBill:
+        """Return the bill of a job; arguments as in `rlsched.broker.state.bills.job_bill`."""
+        return job_bill(self.price_sums, self.bill_price_sums, job, used_j, now_s)
 
     def clear_on_finished(self) -> None:
         """Stop calling `on_finished` for finished jobs."""

@@ -202,11 +202,11 @@ def account(
     as_json: bool,
     at: BrokerAt,
 ) -> None:
-    """Sum up finished jobs: GPU-hours, energy with its cost or carbon, waiting times, outcomes.
+    """Sum up finished jobs: GPU-hours, energy with its cost and carbon, waiting times, outcomes.
 
     Without --since, the sums contain the jobs that ended in this month. A job counts with its whole run time
-    on the day on which it ended. Energy is blank if it was not measured, and its cost or carbon if the broker
-    did not know the price (`rlsched broker --energy`).
+    on the day on which it ended. Energy is blank if it was not measured, its cost if the broker did not know
+    the price, and its carbon if it did not know the carbon intensity (`rlsched broker --energy`).
 
     \b
     Example:

@@ -75,11 +75,10 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     """Preferred GPU types, separated by commas; "": no preference."""
     cost: float | None = None
     """Cost of `energy_j` with the overhead of the facility (PUE), in `currency`. None: no energy was
-    measured, the price was not always known, the broker follows carbon intensities, or the broker is
-    older."""
+    measured, the price was not always known, or the broker is older."""
     carbon_kg: float | None = None
-    """Carbon of `energy_j` with the overhead of the facility, kg CO2e. None: it is unknown, or the broker
-    follows prices."""
+    """Carbon of `energy_j` with the overhead of the facility, kg CO2e. None: as for `cost`, or the
+    broker is older and follows prices."""
     currency: str = ""
     """Currency of `cost`; "" without a cost."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from rlsched.broker.base.entries import BillPriced, Decided, EnergyPriced, Entry
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.events import PricesRead
@@ -24,10 +26,14 @@ from rlsched.broker.state.bills import PriceSums
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.finished_job import ended_job
 from rlsched.broker.state.predictions import Predictions
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler
 from rlsched.energy.bills import PriceUnit
-from rlsched.energy.limits import EnergyTable
+from rlsched.energy.limits import BillPrices, EnergyTable
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.wire.messages import (
@@ -46,7 +52,7 @@ from rlsched.wire.messages import (
 )
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.support.broker.compacted import compacted
-from tests.support.broker.hand import hello, launched, pass_until, submit
+from tests.support.broker.hand import decided_alike, hello, launched, pass_until, submit
 from tests.support.broker.hand_broker import HandBroker
 from tests.unit.broker.machine.test_broker_price import BEGINS_S, NOON
 
@@ -63,6 +69,18 @@ def prices(values: list[float], unit: PriceUnit | None = EUR) -> EnergyTable:
 
 
 STEPS = [100.0, 40.0, 0.0, -20.0, 60.0, 60.0, 60.0, 60.0]
+GRAMS = [400.0, 100.0, 100.0, 300.0, 50.0, 350.0, 200.0, 100.0]
+
+
+def both(
+    values: list[float] = STEPS, grams: list[float] = GRAMS, *, follow: str = "cost", begins: datetime = NOON
+) -> EnergyTable:
+    """Prices and carbon intensities of the hours from noon on; policies follow one of them."""
+    price = PriceTable(Series("price.csv", NOON, HOUR_S, np.array(values)), 0.0)
+    carbon = PriceTable(Series("carbon.csv", begins, HOUR_S, np.array(grams)), 0.0)
+    if follow == "carbon":
+        return EnergyTable(carbon, None, CARBON, BillPrices(price, EUR))
+    return EnergyTable(price, None, EUR, BillPrices(carbon, CARBON))
 
 
 @pytest.fixture
@@ -138,6 +156,78 @@ def test_the_carbon_of_a_job(journal: Journal) -> None:
     job = start(broker, 0.5)
     end(broker, job, 1.5, kwh=6.0)
     assert bill(broker, job) == (None, pytest.approx(by_hand(6.0, [(100.0, 0.5), (40.0, 0.5)]), rel=1e-4), "")
+
+
+@pytest.mark.parametrize("follow", ["cost", "carbon"])
+def test_both_the_cost_and_the_carbon_of_a_job(journal: Journal, follow: str) -> None:
+    broker = make(journal, both(follow=follow))
+    job = start(broker, 0.5)
+    requeued(broker, job, 2.0, 2.0)
+    end(broker, job, 3.25, kwh=6.0, attempt=2)
+    cost = by_hand(2.0, [(100.0, 0.5), (40.0, 1.0)]) + by_hand(6.0, [(0.0, 1.0), (-20.0, 0.25)])
+    carbon_kg = by_hand(2.0, [(400.0, 0.5), (100.0, 1.0)]) + by_hand(6.0, [(100.0, 1.0), (300.0, 0.25)])
+    assert bill(broker, job) == (pytest.approx(cost, abs=1e-4), pytest.approx(carbon_kg, rel=1e-4), "EUR")
+
+
+def test_the_other_series_changes_no_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other series changes each hour, the followed one once; a job waits for its lower price."""
+    calls: list[float] = []
+
+    def counted(cluster: ClusterState, scheduler: Scheduler, now_s: float, **more: object) -> object:
+        calls.append(now_s)
+        return decide_all(cluster, scheduler, now_s, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("rlsched.broker.machine.machine.decide_all", counted)
+    steps = [100.0] * 3 + [20.0] * 45
+    asked: list[list[float]] = []
+    entries: list[list[tuple[float, Entry]]] = []
+    for known in (prices(steps), both(steps, GRAMS * 6)):
+        with closing(Journal(tmp_path / f"{len(entries)}.sqlite")) as journal:
+            broker = make(journal, known, policy="priced")
+            start(broker, 0.5)
+            broker.ask(submit(2, slack_s=12 * HOUR_S))
+            for hour in range(1, 6):
+                pass_until(broker, BEGINS_S + hour * HOUR_S + 60.0)
+            asked.append(list(calls))
+            calls.clear()
+            entries.append([(row.now_s, row.entry) for row in journal.rows()])
+            decided_alike(journal, Policy("priced"))
+    assert asked[0] == asked[1]
+    of_bills = [(at_s, entry.price) for at_s, entry in entries[1] if isinstance(entry, BillPriced)]
+    changed = [(at_s, entry.price) for at_s, entry in entries[1] if isinstance(entry, EnergyPriced)]
+    assert [price for _, price in of_bills] == GRAMS[:6]
+    assert len(of_bills) > len({price for _, price in changed}) == 2
+    kept = [one for one in entries[1] if not isinstance(one[1], BillPriced)]
+    decisions = [
+        [one for one in of if isinstance(one[1], Decided | EnergyPriced)] for of in (entries[0], kept)
+    ]
+    assert decisions[0] == decisions[1]
+    assert [type(entry) for _, entry in entries[0]] == [type(entry) for _, entry in kept]
+
+
+def test_a_gap_of_the_other_series_leaves_the_cost(journal: Journal) -> None:
+    broker = make(journal, both(begins=NOON.replace(hour=13)))
+    job = start(broker, 0.5)
+    end(broker, job, 1.5, kwh=6.0)
+    later = start(broker, 1.5)
+    end(broker, later, 2.5, kwh=6.0)
+    cost = by_hand(6.0, [(100.0, 0.5), (40.0, 0.5)])
+    assert bill(broker, job) == (pytest.approx(cost, rel=1e-4), None, "EUR")
+    assert bill(broker, later)[1] == pytest.approx(by_hand(6.0, [(400.0, 0.5), (100.0, 0.5)]), rel=1e-4)
+
+
+def test_a_file_without_the_other_series_ends_its_bills(journal: Journal) -> None:
+    broker = make(journal, both())
+    job = start(broker, 0.5)
+    pass_until(broker, BEGINS_S + HOUR_S)
+    broker.batch([PricesRead(prices(STEPS))])
+    end(broker, job, 1.5, kwh=6.0)
+    assert bill(broker, job) == (
+        pytest.approx(by_hand(6.0, [(100.0, 0.5), (40.0, 0.5)]), rel=1e-4), None, "EUR",
+    )  # fmt: skip
+    found = broker.state.bill_price
+    assert found is not None
+    assert (found.price, found.mean_before) == (None, 100.0)
 
 
 @pytest.mark.parametrize("known", [None, prices(STEPS, None), prices([100.0])])
@@ -229,6 +319,15 @@ def test_jobs_that_share_gpus_pay_for_their_own_energy(journal: Journal) -> None
     assert bill(broker, other)[0] == pytest.approx(by_hand(3.0, [(100.0, 1.0), (40.0, 1.0)]), rel=1e-4)
 
 
+def test_a_stop_of_the_broker_with_both_series(journal: Journal) -> None:
+    broker = make(journal, both())
+    job = start(broker, 0.5)
+    again = restarted(journal, both(), 2.5)
+    end(again, job, 3.5, kwh=6.0)
+    carbon_kg = by_hand(6.0, [(400.0, 0.5), (100.0, 2.0), (300.0, 0.5)])
+    assert bill(again, job)[1] == pytest.approx(carbon_kg, rel=1e-4)
+
+
 @pytest.mark.parametrize("file", ["covers the stop", "begins later", "of another currency"])
 def test_a_stop_of_the_broker(journal: Journal, file: str) -> None:
     """The job runs on; the broker starts again 2 hours later and bills the prices of that time."""
@@ -256,9 +355,9 @@ def test_an_end_that_is_reported_first_after_a_stop(journal: Journal) -> None:
     assert bill(broker, job)[0] == pytest.approx(cost, rel=1e-4)
 
 
-def lived(journal: Journal) -> HandBroker:
+def lived(journal: Journal, known: EnergyTable) -> HandBroker:
     """Job 1 has ended, job 2 was requeued and has run for a while."""
-    broker = make(journal, prices(STEPS))
+    broker = make(journal, known)
     end(broker, start(broker, 0.25), 1.5, kwh=6.0)
     job = start(broker, 1.5)
     requeued(broker, job, 2.5, 2.0)
@@ -272,12 +371,19 @@ def finish(broker: HandBroker) -> tuple[float | None, float | None, str]:
     return bill(broker, 2)
 
 
+def sums_of(state: BrokerState) -> object:
+    return state.price_sums, state.bill_price, state.bill_price_sums
+
+
+@pytest.mark.parametrize("known", [prices(STEPS), both()], ids=["one", "both"])
 @pytest.mark.parametrize("way", ["replay", "snapshot", "base"])
-def test_a_rebuilt_broker_bills_the_same(journal: Journal, tmp_path: Path, way: str) -> None:
-    broker = lived(journal)
-    sums, first = broker.state.price_sums, bill(broker, 1)
+def test_a_rebuilt_broker_bills_the_same(
+    journal: Journal, tmp_path: Path, way: str, known: EnergyTable
+) -> None:
+    broker = lived(journal, known)
+    sums, first = sums_of(broker.state), bill(broker, 1)
     if way == "snapshot":
-        assert book_of(picture_of(broker.state)).price_sums == sums
+        assert sums_of(book_of(picture_of(broker.state))) == sums
         keep_snapshot(journal, broker.state, broker.machine.scheduler)
     path = journal.path
     whole = tmp_path / "whole.sqlite"
@@ -287,17 +393,21 @@ def test_a_rebuilt_broker_bills_the_same(journal: Journal, tmp_path: Path, way: 
         by_hand(2.0, [(40.0, 0.5), (0.0, 0.5)]) + by_hand(3.0, [(0.0, 0.5), (-20.0, 1.0), (60.0, 1.0)]),
         rel=1e-4,
     )
+    assert (expected[1] is None) == (known.bill_prices is None)
     assert check(path).damage == [], "the table of ended jobs follows from the facts"
     if way == "base":
         with compacted(whole, broker.now_s) as cut:
             state = recover_state(cut, Predictions(RUNNING_MEAN), broker.machine.scheduler)
-            assert (state.price_sums, state.jobs.get(1)) == (sums, None)
-            again = restarted(cut, prices(STEPS), 3.75)
-            assert finish(again) == (pytest.approx(expected[0], rel=1e-9), None, "EUR")
+            assert (sums_of(state), state.jobs.get(1)) == (sums, None)
+            again = restarted(cut, known, 3.75)
+            cost, carbon_kg, currency = expected
+            if carbon_kg is not None:
+                carbon_kg = pytest.approx(carbon_kg, rel=1e-9)
+            assert finish(again) == (pytest.approx(cost, rel=1e-9), carbon_kg, currency)
         return
     with closing(Journal(whole)) as copy:
         state = recover_state(copy, Predictions(RUNNING_MEAN), broker.machine.scheduler)
-        assert state.price_sums == sums
+        assert sums_of(state) == sums
         one = state.job(1)
         assert one is not None
         assert (one.cost, one.carbon_kg, one.currency) == first
@@ -312,19 +422,20 @@ def recover_attempt(journal: Journal) -> object:
 
 
 def test_a_base_of_an_earlier_version_has_unknown_prices(journal: Journal) -> None:
-    broker = lived(journal)
+    broker = lived(journal, both())
     journal.close()
     with compacted(journal.path, broker.now_s + 1.0) as cut:
         parts = [row.entry for row in cut.rows() if isinstance(row.entry, BasePart)]
     fields = msgspec.msgpack.decode(zlib.decompress(b"".join(part.data for part in parts)))
-    del fields["price_sums"]
+    del fields["price_sums"], fields["bill_price"], fields["bill_price_sums"]
     for name in ("kind", "currency", "pue", "mean_before"):
         del fields["energy_price"][name]
     for one in fields["jobs"]:
-        one["job"].pop("cost"), one["job"].pop("currency"), one["job"]["attempt"].pop("price_sum")
+        one["job"].pop("cost"), one["job"].pop("currency"), one["job"].pop("carbon_kg")
+        one["job"]["attempt"].pop("price_sum"), one["job"]["attempt"].pop("bill_price_sum")
     data = zlib.compress(base._ENCODER.encode(fields))
     old = msgspec.structs.replace(parts[0], part=1, parts=1, data=data)
-    assert read_base([old]).price_sums == PriceSums()
+    assert (read_base([old]).price_sums, read_base([old]).bill_price_sums) == (PriceSums(), PriceSums())
     state = BrokerState(Predictions(RUNNING_MEAN), Order())
     state.replay([JournalRow(1, broker.now_s, old)])
     assert (state.price_sums.kind, state.jobs[2].cost, state.jobs[2].energy_j) == ("", None, 7.2e6)
@@ -336,12 +447,12 @@ def test_journals_without_prices_store_no_new_fields(journal: Journal) -> None:
     end(broker, job, 1.0, kwh=1.0)
     rest = msgspec.msgpack.decode(ended_job(broker.state.jobs[job], broker.state.nodes).rest)
     assert not {"cost", "carbon_kg", "currency"} & set(rest)
-    assert "price_sum" not in rest["attempt"]
-    assert broker.state.price_sums == PriceSums()
+    assert not {"price_sum", "bill_price_sum"} & set(rest["attempt"])
+    assert broker.state.price_sums == broker.state.bill_price_sums == PriceSums()
 
 
 def test_lists_and_why_have_the_bill(journal: Journal) -> None:
-    broker = lived(journal)
+    broker = lived(journal, both())
     told = RankMetered(job=2, attempt=2, rank=0, usage=RankUsage(measured_s=10), energy_mj=KWH_MJ)
     broker.says("n0", Metered(ranks=[told]))
     past, used = broker.ask(ListHistory()), broker.ask(ListUsage())
@@ -349,14 +460,17 @@ def test_lists_and_why_have_the_bill(journal: Journal) -> None:
     assert isinstance(used, Usage)
     first = by_hand(6.0, [(100.0, 0.75), (40.0, 0.5)])
     second = by_hand(2.0, [(40.0, 0.5), (0.0, 0.5)]) + by_hand(1.0, [(0.0, 0.5), (-20.0, 0.5)])
+    first_kg = by_hand(6.0, [(400.0, 0.75), (100.0, 0.5)])
+    second_kg = by_hand(2.0, [(100.0, 1.0)]) + by_hand(1.0, [(100.0, 0.5), (300.0, 0.5)])
     assert [(one.job, one.cost, one.carbon_kg, one.currency) for one in past.jobs] == [
-        (2, pytest.approx(second, rel=1e-3), None, "EUR"),
-        (1, pytest.approx(first, rel=1e-4), None, "EUR"),
+        (2, pytest.approx(second, rel=1e-3), pytest.approx(second_kg, rel=1e-3), "EUR"),
+        (1, pytest.approx(first, rel=1e-4), pytest.approx(first_kg, rel=1e-4), "EUR"),
     ]
     assert [(one.cost, one.carbon_kg, one.currency) for one in used.jobs] == [
-        (past.jobs[1].cost, None, "EUR")
+        (past.jobs[1].cost, past.jobs[1].carbon_kg, "EUR")
     ]
     said = broker.ask(Why(job=1))
     assert isinstance(said, Explanation)
     at = said.details.index("its GPUs have drawn 6.00 kWh for it")
     assert said.details[at + 1] == f"this energy costs {first:.2f} EUR at the prices during its attempts"
+    assert said.details[at + 2].startswith(f"this energy causes {first_kg:.2f} kg CO2e")

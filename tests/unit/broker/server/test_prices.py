@@ -14,6 +14,7 @@ import pytest
 
 from rlsched.broker.server import price_command
 from rlsched.broker.server.prices import EVERY_S, PriceSource
+from rlsched.energy.limits import EnergyTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
 from tests.support.online.cluster import until
@@ -46,6 +47,23 @@ class Site:
         return [one.price for one in found if one is not None]
 
 
+def write_other(folder: Path, value: float, hours: int = 48) -> None:
+    """The file of the series that policies do not follow; its time stamp differs at each call."""
+    Series("p2", BEGINS, HOUR_S, np.full(hours, value)).write(folder / "p2.csv")
+    os.utime(folder / "p2.csv", (value, value))
+
+
+def price_at(table: EnergyTable | None) -> float | None:
+    found = None if table is None else table.at(NOW_S)
+    return None if found is None else found.price
+
+
+def billed_at(table: EnergyTable | None) -> float | None:
+    """Price that only bills use."""
+    found = None if table is None or table.bill_prices is None else table.bill_prices.prices.at(NOW_S)
+    return None if found is None else found.price
+
+
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     site = Site(tmp_path)
     assert site.source.table is not None
@@ -63,18 +81,63 @@ def test_a_file_with_only_the_table_energy_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("energy", "unit"),
+    ("energy", "unit", "other"),
     [
-        ('price = "p.csv"\n', ("cost", "EUR", 1.0)),
-        ('price = "p.csv"\ncarbon = "p2.csv"\ncurrency = "CHF"\npue = 1.3\n', ("cost", "CHF", 1.3)),
-        ('carbon = "p.csv"\npue = 1.3\n', ("carbon", "", 1.3)),
-        ('price = "p2.csv"\ncarbon = "p.csv"\nfollow = "carbon"\n', ("carbon", "", 1.0)),
+        ('price = "p.csv"\n', ("cost", "EUR", 1.0), None),
+        (
+            'price = "p.csv"\ncarbon = "p2.csv"\ncurrency = "CHF"\npue = 1.3\n',
+            ("cost", "CHF", 1.3),
+            ("carbon", "", 1.3),
+        ),
+        ('carbon = "p.csv"\npue = 1.3\n', ("carbon", "", 1.3), None),
+        (
+            'price = "p2.csv"\ncarbon = "p.csv"\nfollow = "carbon"\n',
+            ("carbon", "", 1.0),
+            ("cost", "EUR", 1.0),
+        ),
     ],
 )
-def test_the_followed_series_has_a_meaning(tmp_path: Path, energy: str, unit: tuple[str, str, float]) -> None:
+def test_both_series_have_a_meaning(
+    tmp_path: Path, energy: str, unit: tuple[str, str, float], other: tuple[str, str, float] | None
+) -> None:
+    write_other(tmp_path, 300.0)
     table = Site(tmp_path, f"[energy]\n{energy}").source.table
     assert table is not None
     assert table.unit == unit
+    assert price_at(table) == 50.0
+    assert (table.bill_prices is None) == (other is None)
+    if table.bill_prices is not None:
+        assert (table.bill_prices.unit, billed_at(table)) == (other, 300.0)
+
+
+def test_the_files_of_both_series_are_read_apart(tmp_path: Path) -> None:
+    """A file that cannot be read keeps its own earlier values; the other file is read again."""
+    write_other(tmp_path, 300.0)
+    site = Site(tmp_path, '[energy]\nprice = "p.csv"\ncarbon = "p2.csv"\n')
+    write_other(tmp_path, 200.0)
+    assert (site.look(), billed_at(site.source.table)) == ([50.0], 200.0)
+    (tmp_path / "p2.csv").unlink()
+    site.write(80.0)
+    assert (site.look(), billed_at(site.source.table)) == ([80.0], 200.0)
+    assert [line for line in site.lines if "p2.csv" in line and "earlier values apply" in line] == site.lines
+    site.prices.unlink()
+    write_other(tmp_path, 100.0)
+    assert (site.look(), billed_at(site.source.table)) == ([80.0], 100.0)
+    assert len(site.lines) == 2
+
+
+def test_the_end_of_the_other_series_is_logged_once(tmp_path: Path) -> None:
+    write_other(tmp_path, 300.0, hours=24)
+    site = Site(tmp_path, '[energy]\nprice = "p.csv"\ncarbon = "p2.csv"\n')
+    later_s = BEGINS.timestamp() + 25 * HOUR_S
+    assert site.look(later_s) == site.look(later_s) == []
+    (line,) = site.lines
+    assert "p2.csv has no values for the present time any more; it is not in bills from now on" in line
+
+
+def test_a_missing_file_of_the_other_series_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"p2\.csv"):
+        Site(tmp_path, '[energy]\nprice = "p.csv"\ncarbon = "p2.csv"\n')
 
 
 def test_a_power_limit_is_read_with_or_without_prices(tmp_path: Path) -> None:
