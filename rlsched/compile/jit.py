@@ -227,7 +227,7 @@ def array_kernel(function: F) -> F:
 
 
 def shared(function: F) -> F:
-    """Give a kernel machine code of its own, which all functions that call it share.
+    """Compile a kernel only once: all kernels that call it use the same machine code.
 
     Use it for large kernels with many callers. Such a kernel is compiled once instead of once per entry, but
     never inlined.

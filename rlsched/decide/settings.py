@@ -289,8 +289,8 @@ def check(settings: Settings, where: str) -> None:
     preempt = settings.preempt
     if preempt is not None and preempt.by == "service" and math.isinf(preempt.threshold_gpu_s):
         raise InputError(
-            f"{where}: preempt.threshold_gpu_s: expected GPU-seconds with preempt.by service, such as 18000; "
-            "got no value"
+            f"{where}: preempt.threshold_gpu_s: expected GPU-seconds, such as 18000, because preempt.by is "
+            "service; got no value"
         )
     if settings.order not in (None, "index") and by_index and not declared:
         raise InputError(

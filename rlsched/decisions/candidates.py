@@ -39,8 +39,8 @@ class Candidate:
 def candidates(record: DecisionRecord) -> list[Candidate]:
     """Return the candidates of a decision, including the chosen one.
 
-    The first candidate is the choice of the static rule, without dials (settings that change while the rule
-    runs), unless the static rule made the decision. The others are the plans that were possible.
+    If the static rule (a rule without dials, which are settings that change while it runs) did not make the
+    decision, its choice is the first candidate. The others are the plans that were possible.
     """
     found: list[Candidate] = []
     if record.source != "rule" or record.reference:

@@ -54,8 +54,9 @@ class Setting:
 
     Args:
         options: Command-line options for the setting, the main option first.
-        least: Lowest value; None: the range is not checked.
-        most: Highest value. None: there is no highest value, and `least` itself is not permitted.
+        least: Lower limit; None: the range is not checked.
+        most: Upper limit. The limits are permitted values. None: every value above `least` is permitted, but
+            not `least` itself.
         expects: The range in words, for errors; "": the error prints the numbers.
         characters: Maximum length of a text; 0: no limit.
         changes: When the setting can change. "": never; `waiting`: while the job waits; `task`: as `waiting`,

@@ -227,8 +227,8 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
     mask = runnable_mask(trace, spec).mask
     if not mask.any() or span_s(trace) == 0:
         raise InputError(
-            f"{trace.name}: expected jobs that can run, submitted at two or more different times, to scale "
-            f"{spec.name} to a load"
+            f"{trace.name}: a load on {spec.name} needs jobs that can run and are submitted at two or more "
+            "different times"
         )
     home = _home_partition(trace, mask, partition_groups(spec))
     work = trace.duration_s * trace.num_gpus

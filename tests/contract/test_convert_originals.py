@@ -121,7 +121,7 @@ def test_several_exports_are_one_history(tmp_path: Path, capsys: Capture) -> Non
     seren = SAMPLES / "acme" / "trace_seren.csv"
     for files, message in (
         ((seren, seren), "acme is read from one file, got 2; several files are allowed only for: sacct"),
-        ((tmp_path / "in.csv", tmp_path / "in.csv"), "expected one IN in rlsched's own format, got 2"),
+        ((tmp_path / "in.csv", tmp_path / "in.csv"), "IN: expected one file in rlsched's own format, got 2"),
     ):
         assert convert(*files, tmp_path / "o.csv") == 2
         assert message in refusal(capsys)

@@ -72,8 +72,8 @@ class Costs(msgspec.Struct, frozen=True):
             accepts), job-seconds.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
-        money: Cost of this energy, in any currency; the energy itself in a window without prices. None: no
-            window has prices.
+        money: Cost of this energy, in any currency; for a window without prices, its energy. None if all
+            windows are without prices.
         late: Number of jobs with slack that are delayed by more than slack + `rlsched.objective.LATE_S`.
             None: not counted.
         urgent_s: The part of `delay_s` that comes from jobs without slack, job-seconds; None: not counted.

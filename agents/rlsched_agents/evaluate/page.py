@@ -211,7 +211,7 @@ def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -
 
 
 def _gains(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], canvas: Canvas) -> Iterator[Section]:
-    """Yield the section on which jobs wait less, and which wait longer, than under the baseline."""
+    """Yield the section that compares the waiting times of jobs with those under the baseline."""
     base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]
     if not names or not len(base):

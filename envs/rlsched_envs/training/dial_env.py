@@ -260,10 +260,10 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     (`rlsched.cluster.dials.DIALS`). 0 leaves the rule's settings unchanged. The agent acts again at the first
     event after 10 simulated minutes or 32 arrivals, whichever comes first.
 
-    **Reward.** The reference is a run of the same window by the same rule with all dials at 0. The excess
-    cost of the agent's run, up to now, is 100 x ((1 - w) x (time - reference's time so far) / (reference's
-    total time in the system) + w x (energy - reference's energy so far) / (reference's total energy)). w is
-    the weight of energy. The reward is the decrease of the excess cost since the last step. The return is
+    **Reward.** The reference is a run of the same window by the same rule with all dials at 0. w is the
+    weight of energy, T the jobs' time in the system up to now, E the energy up to now, and T', E' the same of
+    the reference. The excess cost is 100 x ((1 - w) x (T - T') / (T' at its end) + w x (E - E') / (E' at its
+    end)). The reward is the decrease of the excess cost since the last step. The return is
     thus the saving in per cent; with all dials at 0 it is exactly 0. With prices (`Drawn.slack_fracs`), money
     takes the place of energy, and time is only the part beyond a job's slack (the delay that its user
     accepts).

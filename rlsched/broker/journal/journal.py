@@ -314,9 +314,9 @@ class Journal:
                 finished_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
 
     def forget_ended(self) -> None:
-        """Remove the rows of ended jobs that a replay of the entries can add again.
+        """Remove the rows of ended jobs whose entries are still in the journal; a replay adds them again.
 
-        Rows of jobs that finished before the base stay, because the entries of these jobs were removed.
+        The entries of jobs that finished before the base are no longer there, so the rows of these jobs stay.
         """
         base = base_at_the_head(self.rows())
         with clearly(self.path), self._transaction():

@@ -166,7 +166,7 @@ class Attempt:
         """Run time of the longest rank of an ended attempt, seconds.
 
         The run time of a rank is the node's measurement if there is one, else the time from `seated_s` to the
-        rank's end; 0 if preempted jobs never left the GPUs.
+        rank's end; 0 if the rank never started, because the preempted jobs did not leave its GPUs.
         """
         return max(
             max(rank.ended_s - self.seated_s, 0.0) if rank.ran_s is None else rank.ran_s

@@ -79,8 +79,8 @@ MODELS = click.option(
     is_flag=False,
     flag_value="default",
     metavar="[FILE]",
-    help="Simulate the speed and power of jobs (GPU sharing, clocks, cores, energy) with the models in this "
-    "TOML file; without FILE, with the default models. [default: no models]",
+    help="Simulate the speed and power of jobs (GPU sharing, clocks, cores, energy). The models are in this "
+    "TOML file; --models without FILE selects the default models. [default: no models]",
 )
 HTML = click.option(
     "--html",

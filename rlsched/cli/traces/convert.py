@@ -135,7 +135,7 @@ def _convert(
     name = name or recognise(source)
     if name == NORMAL:
         if len(sources) > 1:
-            raise click.UsageError(f"expected one IN in rlsched's own format, got {len(sources)}")
+            raise click.UsageError(f"IN: expected one file in rlsched's own format, got {len(sources)}")
         if cluster_out is not None or timezone is not None or processors != "cpus":
             raise click.UsageError(
                 f"{source} looks like rlsched's own format, to which --cluster-out, --timezone and "

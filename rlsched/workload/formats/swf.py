@@ -186,8 +186,8 @@ def _cluster(request: Request, header: _Header) -> ClusterSpec:
     nodes, processors = header.number("MaxNodes"), header.number("MaxProcs")
     if not nodes or not processors or processors % nodes or processors // nodes > MAX_GPUS_PER_NODE:
         raise InputError(
-            f"{request.path}: expected comments MaxNodes and MaxProcs that make nodes of 1 to "
-            f"{MAX_GPUS_PER_NODE} processors, got {nodes} and {processors}; leave out --cluster-out"
+            f"{request.path}: expected 1 to {MAX_GPUS_PER_NODE} processors per node, from the comments "
+            f"MaxProcs and MaxNodes, got {processors} processors on {nodes} nodes; leave out --cluster-out"
         )
     kind = (processors // nodes, "generic", 0, 0, None)
     return nodes_to_cluster(request.cluster_name or "", [kind] * nodes, request.path)

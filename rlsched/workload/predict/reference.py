@@ -24,7 +24,7 @@ def recorded_end_s(trace: Trace) -> Floats:
 
 
 def replayed_end_s(trace: Trace, spec: ClusterSpec) -> Floats:
-    """Return the (J,) ends, seconds, if `fifo-backfill` runs the trace on a cluster; nan: the job never ends.
+    """Return the (J,) ends of the jobs in a replay under `fifo-backfill`, seconds; nan: the job never ends.
 
     The simulator is found through the entry point group `rlsched.histories`.
 

@@ -70,9 +70,7 @@ def test_header_gives_the_nodes_if_processors_are_gpus() -> None:
 )
 def test_header_without_usable_nodes(header: str, tmp_path: Path) -> None:
     line = "1 0 10 100 4 -1 -1 4 3600 2048 1 5 2 1 1 0 -1 -1\n"
-    with pytest.raises(
-        InputError, match="expected comments MaxNodes and MaxProcs that make nodes of 1 to 64"
-    ):
+    with pytest.raises(InputError, match="expected 1 to 64 processors per node, from the comments"):
         convert_text("swf", tmp_path / "l.swf", header + line, processors="gpus", cluster_name="c")
 
 

@@ -139,9 +139,7 @@ def test_nodes_for_load_refuses_invalid_loads(load: float) -> None:
 
 
 def test_nodes_for_load_needs_runnable_jobs() -> None:
-    with pytest.raises(
-        InputError, match="expected jobs that can run, submitted at two or more different times"
-    ):
+    with pytest.raises(InputError, match="needs jobs that can run and are submitted at two or more"):
         nodes_for_load(trace_of([9, 0]), spec_of((1, 8, None)), 1.0)
 
 
