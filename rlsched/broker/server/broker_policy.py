@@ -10,7 +10,8 @@ import numpy as np
 from rlsched.broker.base.ledger_models import LedgerModels, workload_name, workload_number
 from rlsched.broker.server.ahead import pieces
 from rlsched.cluster import kernels
-from rlsched.cluster.arrays import DEFERRED
+from rlsched.cluster.arrays import DEFERRED, NODE_DRAINED
+from rlsched.cluster.placement import class_fits, fits
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.ahead import compile_pieces
@@ -166,10 +167,19 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power:
         running = sorted(seqs & set(state.running()))
         if scheduler.abilities.preempts and running:
             state.preempt(running[0], now_s + 0.5)
+        if running:  # kernels for attempts that end, while their jobs do not
             state.requeue(running[0], now_s + 0.5)
         for seq in running[1:]:
             state.release(seq, now_s)
     kernels.close_node(state.arrays, 0)  # kernels for changes of a node that one job has as a whole
+    kernels.set_node_status(state.arrays, 0, NODE_DRAINED)
+    class_fits(state.arrays, 0, 0)  # kernels for the reasons of waiting jobs
+    fits(state.arrays, 0, 1)
+    slot = state.slot_of(state.add_job(num_gpus=1, submit_s=0.0, predicted_s=60.0, spread=1.0))
+    kernels.dequeue(state.arrays, slot)  # kernels for cancelled and changed jobs
+    kernels.enqueue(state.arrays, slot, 0.0)
+    kernels.undefer(state.arrays, slot)
+    kernels.forget_speeds(state.arrays, 0)
 
 
 def _show_price(state: ClusterState, scheduler: Scheduler) -> None:

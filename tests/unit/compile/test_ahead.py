@@ -103,7 +103,9 @@ def test_processes_end_with_their_parent(ends_by: int, tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s
 
 
-@pytest.mark.parametrize("name", quick(["tuned", "price-window", "priced"], lambda name: name != "priced"))
+@pytest.mark.parametrize(
+    "name", quick(["tuned", "fifo", "price-window", "priced"], lambda name: name != "priced")
+)
 def test_kernels_of_a_broker_are_known_ahead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     called, call = set[Any](), Kernel._find_and_call
 
