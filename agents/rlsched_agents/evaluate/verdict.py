@@ -205,6 +205,12 @@ def cautions_of(report: Findings) -> list[str]:
     if unfinished:
         some = ", ".join(f"{count:,} under {name}" for name, count in unfinished.items())
         found.append(f"jobs had not ended when the replay stopped ({some}), and means leave them out.")
+    cancelled = {name: one.by_end.get("cancelled", 0) for name, one in report.policies.items()}
+    if any(cancelled.values()):
+        some = ", ".join(f"{count:,} under {name}" for name, count in cancelled.items() if count)
+        found.append(
+            f"jobs never started, because a dependency could not be met ({some}), and means leave them out."
+        )
     if report.fed_truth and len(report.policies) > 1:
         found.append(
             f"{', '.join(report.fed_truth)}: fed the true run times, which no broker knows, and left "

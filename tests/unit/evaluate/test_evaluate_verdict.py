@@ -232,6 +232,13 @@ def test_bounds_and_unfinished_jobs_are_reported(report: EvaluationReport) -> No
     )
 
 
+def test_jobs_with_unmet_dependencies_are_reported(report: EvaluationReport) -> None:
+    assert not any("dependency" in one for one in cautions_of(report))
+    lost = msgspec.structs.replace(report.policies["fifo"], by_end={"completed": 9, "cancelled": 2})
+    some = msgspec.structs.replace(report, policies={**report.policies, "fifo": lost})
+    assert any("because a dependency could not be met (2 under fifo)" in one for one in cautions_of(some))
+
+
 # ---- recorded schedule ---------------------------------------------------------------------------
 
 
