@@ -173,7 +173,7 @@ def test_unknown_names_are_refused_with_the_known_ones(name: str, says: str) -> 
         ('base = "easy"\ncheckpoint = "m.zip"', "checkpoint: only a scheduler such as sb3 reads it"),
         ("search = { samples = 4 }", "f.toml: unknown setting 'search'"),
         ("samples = 4", "f.toml: unknown setting 'samples'"),
-        ('preempt = { by = "service" }', "preempt.threshold_gpu_s: expected GPU-seconds with"),
+        ('preempt = { by = "service" }', "preempt.threshold_gpu_s: expected GPU-seconds, such as"),
         ("preempt = {}\nleave_free = {}", "leave_free and preempt exclude each other"),
         ('reserve_after = "1h"\nleave_free = {}', "reserve_after and leave_free exclude each other"),
         ('preempt = {}\norder = "area"', "order: expected index, because preempt orders the queue"),
