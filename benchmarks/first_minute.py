@@ -267,6 +267,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="VERB")
     parser.add_argument("--json", action="store_true", help="JSON after the lines.")
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in commands with `&`
     with tempfile.TemporaryDirectory(prefix="first-minute-") as folder:
         rows = measure(Path(folder), args.only)
     if args.json:

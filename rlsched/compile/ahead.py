@@ -46,6 +46,7 @@ def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> Non
         return
     context, left = multiprocessing.get_context("spawn"), iter(pieces)
     children = list[_CompilerProcess]()
+    COMPILING.starts_processes(count)
     try:
         with suppress(OSError):  # no resources for another process
             children.extend(_CompilerProcess(context) for _ in range(count))

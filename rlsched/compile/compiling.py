@@ -10,7 +10,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 FIRST_S: Final = 0.3
@@ -58,8 +59,8 @@ class Compiling:
         self.tells: Callable[[str], object] | None = None
         self._ticks, self._ticker = ticks, threading.Event()
         self._lock = threading.RLock()
-        self._now, self._since_s = "", 0.0
-        self.took_s, self._busy_since_s = 0.0, 0.0
+        self._now, self._since_s, self._activity = "", 0.0, ""
+        self.took_s, self._compiles_since_s = 0.0, math.nan
         self.hand_on: Callable[[tuple[Any, ...]], None] | None = None
 
     def begins(self, kernel: Any, needed: Iterable[Any]) -> None:
@@ -69,6 +70,24 @@ class Compiling:
             return
         self._needed.update((kernel, *needed))
         self._at(f"{SAYS}: {len(self._done & self._needed)} of {len(self._needed)}")
+
+    def starts_processes(self, count: int) -> None:
+        """Report that `count` processes start, which import the compiler and then compile."""
+        self._at(f"starting {count} compiler processes")
+
+    @contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        """Report another activity that blocks the main thread, if it takes long. Example: a slow import."""
+        if self.hand_on is not None:
+            yield
+            return
+        before, self._activity = self._activity, activity
+        self._reports(activity, tell=False)
+        try:
+            yield
+        finally:
+            self._activity = before
+            self.ends(())
 
     def waits(self) -> None:
         """Report that this process waits, because another process compiles the needed kernel."""
@@ -98,21 +117,28 @@ class Compiling:
             return
         self._done.update(needed)
         with self._lock:
-            if self._now:
-                self.took_s += self._clock() - self._busy_since_s
-            self._now = ""
+            now_s = self._clock()
+            if not math.isnan(self._compiles_since_s):
+                self.took_s += now_s - self._compiles_since_s
+            self._compiles_since_s = math.nan
+            self._now, self._since_s = self._activity, now_s
             if self._on_line:
                 self._on_line = False
                 self._write(_CLEAR)
 
     def _at(self, text: str) -> None:
-        """Record the current activity."""
+        """Report a step of compilation."""
         with self._lock:
-            now_s = self._clock()
-            if not self._now:
-                self._busy_since_s = now_s
-            self._now, self._since_s = text, now_s
-            self._say(text)
+            if math.isnan(self._compiles_since_s):
+                self._compiles_since_s = self._clock()
+            self._reports(text)
+
+    def _reports(self, text: str, *, tell: bool = True) -> None:
+        """Store what blocks the main thread now. Print it now, or, without `tell`, at the next tick."""
+        with self._lock:
+            self._now, self._since_s = text, self._clock()
+            if tell:
+                self._say(text)
         if self._ticks and (self.told or self.tells is not None) and not self._ticker.is_set():
             self._ticker.set()
             threading.Thread(target=self._tick, name="compiling", daemon=True).start()

@@ -48,8 +48,9 @@ def warm(
     """
     if not as_json:
         click.echo("looking for kernels that are already compiled", err=True)
-    from rlsched.compile.kernel_cache import folder
-    from rlsched.decide.policies.policy import Policy
+    with COMPILING.during("loading the compiler"):
+        from rlsched.compile.kernel_cache import folder
+        from rlsched.decide.policies.policy import Policy
 
     rows: list[dict[str, Any]] = []
     for policy in [one.policy for one in given_policies(ctx)] if policies else [Policy(DEFAULT)]:

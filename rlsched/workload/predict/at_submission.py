@@ -167,7 +167,7 @@ class _EventBatches:
             self._done.append((now_s, kind, row))
             if len(self._queries) == _BATCH:
                 self._settle()
-            if self._say is not None and count % 1000 == 0:
+            if self._say is not None and count % 100 == 0:
                 self._say(count / len(self._events))
         self._settle()
         return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)

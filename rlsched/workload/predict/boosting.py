@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.compile.compiling import COMPILING
 from rlsched.errors import InputError
 from rlsched.installing import install_command
 from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats
@@ -42,7 +43,8 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
         InputError: scikit-learn is not installed.
     """
     try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
+        with COMPILING.during("loading scikit-learn"):
+            from sklearn.ensemble import HistGradientBoostingClassifier
     except ModuleNotFoundError as error:
         raise InputError(
             f"gradient boosting needs scikit-learn, which is not installed: {install_command('predict')}, "
