@@ -236,7 +236,7 @@ def measure(folder: Path, only: Sequence[str]) -> list[dict[str, object]]:
     beside_slurm = [first for first in SLURM if not only or first.words.split()[0] in only]
     if online or beside_slurm or "up" in only:
         cache, home = folder / "cache-up", folder / "home-up"
-        up = First(f"up --nodes 2 --gpus 2 --address {ADDRESS} --dir {folder}/up", ready="ready")
+        up = First(f"up --nodes 2 --gpus 2 --address {ADDRESS}", ready="ready")
         if not only or "up" in only:
             use(up, folder / "cache-up-alone", folder / "home-up-alone")
         with (folder / "up.log").open("wb") as log:

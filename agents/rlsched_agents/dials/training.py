@@ -157,8 +157,8 @@ class Training:
         except (AttributeError, msgspec.ValidationError) as error:
             raise self._no_training(f"stage {SETTINGS}: {error}") from None
         if len(table) < len(others):
+            say("trying other settings: first the policy's own, as the reference")
             with self._judge("choosing") as judge:
-                say("trying other settings: first the policy's own, as the reference")
                 (zero,) = judge.run([ALL_ZERO])
                 for name in [name for name in others if name not in table]:
                     say(f"trying other settings: {len(table) + 1} of {len(others)}, {name}")

@@ -17,6 +17,7 @@ from rlsched.cli.shared.options import PATH, directory_option, shown
 from rlsched.cli.shared.policies import PolicyCommand, given_policies
 from rlsched.cli.shared.serving_options import LOG_FORMAT, deciding, listening
 from rlsched.decisions.schema import KEEP_MIB
+from rlsched.compile.compiling import COMPILING
 from rlsched.errors import InputError
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.logs import LogFormat, set_up
@@ -287,17 +288,18 @@ def broker(
             f"rlsched broker is starting: it loads policy {given['--policy'].text}, and compiles it if it is "
             "new"
         )
-    from rlsched.broker.base.limits import Limits
-    from rlsched.broker.nodes.sleepers import SleepPlan
-    from rlsched.broker.nodes.slow_sharing import SharingRules
-    from rlsched.broker.server.running import run_broker
-    from rlsched.broker.server.settings import BrokerSettings
-    from rlsched.broker.standby.copying import Copies
-    from rlsched.broker.state.priorities import PriorityRules
-    from rlsched.cli.operators.sleeping import power_settings, sleep_plan
-    from rlsched.transport.budgets import SenderLimits
-    from rlsched.transport.dealer import broker_address
-    from rlsched.transport.keys import default_home
+    with COMPILING.during("loading the broker"):
+        from rlsched.broker.base.limits import Limits
+        from rlsched.broker.nodes.sleepers import SleepPlan
+        from rlsched.broker.nodes.slow_sharing import SharingRules
+        from rlsched.broker.server.running import run_broker
+        from rlsched.broker.server.settings import BrokerSettings
+        from rlsched.broker.standby.copying import Copies
+        from rlsched.broker.state.priorities import PriorityRules
+        from rlsched.cli.operators.sleeping import power_settings, sleep_plan
+        from rlsched.transport.budgets import SenderLimits
+        from rlsched.transport.dealer import broker_address
+        from rlsched.transport.keys import default_home
 
     copies = None if of is None else Copies(broker_address(of), take_over_after_s)
     chosen = {option: one.policy for option, one in given.items()}
