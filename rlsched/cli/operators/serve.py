@@ -16,8 +16,8 @@ from rlsched.cli.shared.job_options import lost_after_time_s
 from rlsched.cli.shared.options import PATH, directory_option, shown
 from rlsched.cli.shared.policies import PolicyCommand, given_policies
 from rlsched.cli.shared.serving_options import LOG_FORMAT, deciding, listening
-from rlsched.decisions.schema import KEEP_MIB
 from rlsched.compile.compiling import COMPILING
+from rlsched.decisions.schema import KEEP_MIB
 from rlsched.errors import InputError
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.logs import LogFormat, set_up
