@@ -131,6 +131,7 @@ def train(
             "--overwrite works only with --logdir, the folder of the earlier training: give --logdir too"
         )
 
+    from rlsched.compile.compiling import COMPILING
     from rlsched.decide.policies.policy import Policy
     from rlsched.objective import Objective
     from rlsched.terminal.progress import Progress
@@ -150,7 +151,8 @@ def train(
         )
     make_writable(out.parent)
     with _workers(ray, workers, quiet=quiet) as make_runner:
-        data = given.read(seed, quiet=quiet)
+        with COMPILING.during("reading or drawing traces"):
+            data = given.read(seed, quiet=quiet)
         chosen = chosen.with_prices() if given.prices else chosen
         chosen, asked = chosen.fitted(data), chosen.drawn.jobs
         if chosen.drawn.jobs < asked and not quiet:
@@ -159,8 +161,10 @@ def train(
                 "few jobs for longer windows",
                 err=True,
             )
+        with COMPILING.during("drawing windows of the traces"):
+            lesson = Lesson.from_traces(data, chosen, rule, seed, wanted)
         training = Training(
-            Lesson.from_traces(data, chosen, rule, seed, wanted),
+            lesson,
             chosen,
             seed,
             state_file=logdir / STATE_FILE if logdir is not None else None,

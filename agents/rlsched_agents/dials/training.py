@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.compile.compiling import COMPILING
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
@@ -202,7 +203,8 @@ class Training:
         tell: Callable[[str, Generation], None],
     ) -> Layers:
         """Train a network by PPO, from the saved state if there is one, and return its layers."""
-        from rlsched_agents.dials.ppo import DialPpo
+        with COMPILING.during("loading PyTorch"):
+            from rlsched_agents.dials.ppo import DialPpo
 
         config, lesson = self.recipe.ppo, self.lesson
         ppo = DialPpo(lesson.sources, lesson.drawn, policy, config, self.seed, start, lesson.objective)
