@@ -53,7 +53,7 @@ class ForeignNodes:
             self._seen[name] = _LastHello(hello, running, now_s)
 
     def forget(self, name: str) -> None:
-        """Remove a node that has joined this cluster from the foreign nodes."""
+        """Remove a node from the foreign nodes, because the node has joined this cluster."""
         self._seen.pop(name, None)
 
     def is_known(self, name: str) -> bool:

@@ -75,23 +75,23 @@ REFUSED = "refused"
 REFUSED_BESIDE = "refused_beside"
 REFUSED_OUT = "refused_out"
 _REFUSALS = (REFUSED, REFUSED_BESIDE, REFUSED_OUT)
-"""Reasons for the end of a rank that a node refused to start. `REFUSED_BESIDE`: next to other jobs, a GPU has
-too little free memory. `REFUSED_OUT`: a GPU that other jobs use is out of service.
+"""Values of `RankEnded.reason` if a node refused to start a rank. `REFUSED_BESIDE`: a GPU that other jobs use
+has too little free memory. `REFUSED_OUT`: a GPU that other jobs use is out of service.
 """
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Reasons for the end of a rank that the job did not cause, with a text for users. The job is queued again
-without counting a retry, unless all its ranks ended with exit code 0.
+"""Values of `RankEnded.reason` if the job did not cause the end of its rank, with a text for users. The job
+is queued again without counting a retry, unless all its ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it will not share again",
     MPS_NEIGHBOUR_FAULT: "ended by the GPU fault of a co-tenant, which ends all jobs of a GPU under MPS",
 }
-"""Reasons for the end of a rank by a GPU fault under MPS, which ends all co-tenants, with a text for users.
-The job is queued again without counting a retry (`_forgive`).
+"""Values of `RankEnded.reason` if a GPU fault under MPS, which ends all co-tenants, ended a rank, with a text
+for users. The job is queued again without counting a retry (`_forgive`).
 """
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
@@ -101,7 +101,7 @@ class Launches:
     """Starts, follows and ends attempts of jobs, without I/O.
 
     Args:
-        state: State of the broker. Only facts recorded through `out` change it.
+        state: State of the broker. It changes only through facts (journal entries) that `out` records.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Launches:
         return known if active.ranks[key.rank].node == node else None
 
     def _in_state(self, node: str, key: AttemptKey, *states: RankState) -> tuple[Job, Attempt, Rank] | None:
-        """Return job, attempt and rank if the rank is on this node and in one of these states, else None."""
+        """Return (job, attempt, rank) if `key` is a rank on this node in one of these states, else None."""
         known = self.current(node, key)
         if known is None or known.attempt is None or known.attempt.ranks[key.rank].state not in states:
             return None
@@ -226,15 +226,15 @@ class Launches:
         """Handle a node's refusal to start a rank: end the attempt on all nodes and queue the job again.
 
         The node is drained for `Limits.drain_s`, because it could otherwise refuse until the job's retries
-        are used up. The node is not drained, and the attempt does not count as a retry, if the ledger
-        excludes another such start:
+        are used up. In three cases, the node is not drained, and the attempt does not count as a retry. The
+        ledger then prevents another start on the same GPUs:
 
         - A GPU of the rank is in `held` (GPUs that other jobs use, or that are out of service).
         - `message.is_about_memory`, and the node has reported that jobs can get too little memory of a GPU.
         - `message.is_about_memory`, and the attempt shares its GPUs.
 
-        If the attempt shares its GPUs, the ledger knows nothing of these reasons as long as other jobs run
-        there. `_finish` therefore limits which jobs join them (`JoinsLimited`).
+        If the attempt shares its GPUs, `_finish` limits which jobs may join the other jobs on the GPUs
+        (`JoinsLimited`). Without this limit, the ledger would ignore these cases while the other jobs run.
 
         If `message.is_about_owner`, the node cannot run jobs of this user:
 
@@ -281,7 +281,7 @@ class Launches:
         self.end(job, QUEUED, why, charged=charged and not is_known)
 
     def _is_short(self, node: str, job: Job, rank: Rank) -> bool:
-        """Return whether a node has reported less memory of a GPU of a rank than the job requests."""
+        """Return whether, as the node reported, a GPU of the rank has less memory than the job requests."""
         usable_mib = self._state.cluster.usable_gpu_memory(self._state.nodes[node].number)
         return any(usable_mib.get(gpu, math.inf) < job.spec.gpu_memory_mib for gpu in rank.gpus)
 
@@ -318,7 +318,7 @@ class Launches:
             job: The job.
             why: Reason for users, in one line.
             charged: Whether the attempt counts as a retry, because the job may have caused the loss; False:
-                it counts only against `MAX_LOSSES`.
+                the attempt counts only towards `MAX_LOSSES`.
         """
         attempt = job.active
         if attempt is None:
@@ -389,8 +389,8 @@ class Launches:
     def _forgive(self, job: Job, attempt: Attempt) -> None:
         """Queue a job again without counting a retry, because a GPU fault under MPS has ended a rank.
 
-        This outcome replaces an outcome from the report of another rank, which the same fault may have ended.
-        The order of the reports therefore does not matter.
+        The same fault may have ended other ranks, and a report of such a rank may have set another outcome.
+        This method replaces that outcome, so the order of the reports does not matter.
         """
         reasons = {rank.reason for rank in attempt.ranks}
         why = next(why for reason, why in _BY_MPS_FAULT.items() if reason in reasons)
@@ -456,10 +456,10 @@ class Launches:
             self._limit_joins(job, attempt)
 
     def _limit_joins(self, job: Job, attempt: Attempt) -> None:
-        """Limit which jobs join those on the GPUs on which nodes refused to start ranks of an attempt.
+        """Limit which jobs may join the other jobs on GPUs where nodes refused to start ranks of an attempt.
 
-        Called after the end of the attempt, because the end of a job on a GPU removes the GPU's limit. After
-        a refusal for memory, jobs that need less may still join.
+        Call this after the end of the attempt, because the end of a job on a GPU removes the GPU's limit.
+        After a refusal for memory, jobs that need less memory may still join.
         """
         for rank in attempt.ranks:
             if rank.reason not in (REFUSED_BESIDE, REFUSED_OUT) or rank.node not in self._state.nodes:
@@ -473,7 +473,7 @@ class Launches:
                 self._out.record(JoinsLimited(name=rank.node, most_mib=dict.fromkeys(shared, most_mib)))
 
     def _beside_mib(self, job: Job) -> int:
-        """Return the memory that must be free on a job's GPUs if other jobs use them, MiB per GPU."""
+        """Return the free memory that a job needs on each GPU that other jobs use too, MiB."""
         return max(job.spec.gpu_memory_mib, may_share(self._state, job)[1])
 
     def _was_bounded(self, job: Job, attempt: Attempt) -> bool:
@@ -498,9 +498,9 @@ class Launches:
     def _had_mib(self, job: Job, attempt: Attempt) -> int:
         """Return the GPU memory to request for a job that ran out of its part of a GPU's memory, MiB per GPU.
 
-        How much the job lacked is unknown, so the result is the memory of a whole GPU, the largest of the GPU
-        types on which memory ran out. The result is 0 if this memory is unknown, if the job can no longer get
-        such GPUs, or if memory ran out only for ranks that a node refused to start.
+        How much the job lacked is unknown. The result is therefore the memory of a whole GPU, the largest of
+        the GPU types on which memory ran out. The result is 0 if this memory is unknown, or if the job can no
+        longer get such GPUs. Ranks that a node refused to start are ignored.
         """
         of_types = self._state.cluster.gpu_memory_of_types()
         short = [
@@ -512,7 +512,7 @@ class Launches:
         return self._if_possible(job, had_mib) if had_mib else 0
 
     def _if_possible(self, job: Job, gpu_memory_mib: int) -> int:
-        """Return this GPU memory if the job can get GPUs that have it, else 0."""
+        """Return `gpu_memory_mib` if the job can get GPUs with this memory, else 0."""
         wanted = msgspec.structs.replace(needs(job), gpu_memory_mib=gpu_memory_mib)
         return gpu_memory_mib if self._state.can_ever_run(job.spec.vc, wanted) else 0
 
@@ -666,7 +666,7 @@ def _is_done(attempt: Attempt) -> bool:
 
 
 def _stopped_by(attempt: Attempt) -> str:
-    """Return which node ended a rank, such as `node n0 was stopped`; "" if the job caused all ends."""
+    """Describe why a node ended a rank, such as `node n0 was stopped`; "" if no node ended a rank."""
     found = (
         f"node {one.node} {_NOT_ITS_DOING[one.reason]}"
         for one in attempt.ranks

@@ -282,7 +282,7 @@ class Members:
         self.launch_restored(now_s)
 
     def launch_restored(self, now_s: float) -> None:
-        """Launch the attempts of a restored journal once all awaited nodes have registered."""
+        """If the last awaited node has registered after a restore, launch the attempts of the journal."""
         if self.unknown_attempts.finish_registration(now_s):
             self._launch_again()
 

@@ -78,7 +78,7 @@ class MeteredUsage:
             self._forget()
 
     def _note_gpu_memory(self, one: RankMetered) -> None:
-        """Record the GPU memory that a rank used in both its last two reports, for `take_gpu_memory`."""
+        """Record the lower of the GPU memories in a rank's last two reports, for `take_gpu_memory`."""
         before = self._ranks.get((one.job, one.rank))
         if before is None or before.told.attempt != one.attempt:
             return
@@ -187,7 +187,7 @@ class MeteredUsage:
         return job.energy_j if used_j is None else (job.energy_j or 0.0) + used_j
 
     def bill(self, job: Job, now_s: float) -> JobBill:
-        """Return the cost and the carbon of the energy of all attempts of a job up to now, Unix seconds."""
+        """Return cost and carbon of the energy that a job's attempts used until `now_s`, Unix seconds."""
         return self._state.job_bill(job, self._active_j(job, now_s), now_s)
 
     def _active_j(self, job: Job, now_s: float) -> float | None:

@@ -47,7 +47,7 @@ class SeenSpeed(NamedTuple):
 
 @dataclass(slots=True)
 class _Watch:
-    """Readings of one attempt's GPU time with its present co-tenants.
+    """GPU time of one attempt, measured while it has its present co-tenants.
 
     Attributes:
         attempt: Attempt number.
@@ -60,7 +60,7 @@ class _Watch:
         slow_since_s: Time since which the job has been slow without interruption, Unix seconds; nan: it is
             not slow.
         slow_from: Values of `seconds` and `worked_s` at `slow_since_s`.
-        is_fed: As in `SeenSpeed`.
+        is_fed: Whether no CPU limit has slowed the job down.
     """
 
     attempt: int
@@ -184,7 +184,7 @@ class SeenSpeeds:
         return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
 
     def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
-        """Return the GPU time of earlier runs without co-tenants, as a fraction (`learning.solo_frac`)."""
+        """Return the GPU time of the job's command without co-tenants, as a fraction; None: unknown."""
         return solo_frac(self._state.profiles, job, attempt, self._state.nodes)
 
     def slow_jobs(self, now_s: float) -> int:

@@ -17,7 +17,7 @@ REASON: Final = "no new jobs before the other nodes are back after the restart o
 
 
 class Settling:
-    """Nodes that have not registered since the broker's restart: the unreachable nodes of the journal.
+    """Nodes for which a restarted broker waits: nodes of the journal that are unreachable at its start.
 
     Args:
         state: The state as recovered from the journal.

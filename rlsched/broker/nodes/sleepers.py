@@ -130,7 +130,10 @@ class Sleepers:
         return ""
 
     def _wakes(self, name: str, node: Node, now_s: float) -> None:
-        """Run the resume command of a waking node once the node is off; mark it down after the time-out."""
+        """Run the resume command of a node that is to wake, as soon as the node is off.
+
+        If the node does not register within the time-out, mark the node down.
+        """
         if now_s >= node.wakes_by_s:
             waited = span(node.wakes_by_s - node.resume_s)
             self._out.record(NodeDown(name=name, reason=f"was woken, and did not register within {waited}"))

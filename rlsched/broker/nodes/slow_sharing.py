@@ -95,11 +95,11 @@ class SlowSharing:
             )
 
     def _can_learn(self, kind: int, *pair: tuple[Job, int]) -> bool:
-        """Return whether something can be learnt from the observed speed of a pair of jobs.
+        """Return whether the broker can learn from the observed speed of a pair of jobs.
 
-        The models learn nothing about pairs of workloads that were measured for the catalogue. Their
-        observation is useful only if the user named no workload for a job, which may then run differently
-        from its model.
+        The models of speed learn only about pairs of workloads that were not measured for the catalogue. For
+        a measured pair, a job's profile can learn if the user did not name the job's workload: the job may
+        then differ from the workload that models it.
 
         Args:
             kind: Index of the GPU type in the ledger.

@@ -29,14 +29,18 @@ from rlsched.wire.messages import AttemptKey, AttemptReport, Kill
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
-"""Maximum amount by which a node's registration can raise the last job number. Higher job numbers are
-ignored.
+"""Maximum increase of the last job number by job numbers that a node reports at registration. Higher reported
+job numbers are ignored.
 """
 _log = logging.getLogger("rlsched.broker")
 
 
 class UnknownAttempts:
-    """Attempts that run on nodes but are missing in the journal; none if the journal is complete."""
+    """Attempts that run on nodes but are missing in the journal; none if the journal is complete.
+
+    After a restore, each node that may run such attempts is *awaited* until it registers, or is declared down
+    or removed.
+    """
 
     def __init__(
         self,
@@ -51,13 +55,13 @@ class UnknownAttempts:
 
     @property
     def is_settling(self) -> bool:
-        """Whether a node that may run unknown attempts has not registered yet."""
+        """Whether a node is still awaited."""
         return bool(self._state.awaited)
 
     def settled_s(self) -> float:
         """Return the time at which the last awaited node registered, Unix seconds.
 
-        The result is infinite while nodes are awaited, and 0 if no node was awaited.
+        The result is infinite while a node is awaited, and 0 if no node was ever awaited.
         """
         return math.inf if self._state.awaited else self._settled_s
 
@@ -111,7 +115,7 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """Record the job of a report as cancelled, because the reported unknown attempt continues."""
+        """Record the job of an unknown attempt as cancelled, because this attempt of the job continues."""
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -166,7 +170,7 @@ class UnknownAttempts:
         return TAKEN_OVER if self._state.taken_over else _RESTORED
 
     def remove_ended(self, node: str, key: AttemptKey) -> None:
-        """Remove an unknown rank that has ended. If it was the last one on its node, resume the node."""
+        """Remove an unknown rank that has ended. If it was the node's last one, end the node's drain."""
         if self._running.get(node, {}).pop(key, None) is not None:
             self._drain(node)
 
