@@ -9,7 +9,7 @@ NOT_LIVE: Final = (
     "power caps",
     "profiling runs",
 )
-"""Decisions of the simulator that a broker cannot make, even with other options."""
+"""Decisions that only the simulator can make: no option of a broker permits them."""
 
 
 def not_live(*, shares: bool, speed_energy: float) -> str:

@@ -36,7 +36,7 @@ class Eligibility:
             self._cluster.make_ineligible(leave)
 
     def clear(self, seqs: Sequence[int], reason: Reason, now_s: float) -> None:
-        """Remove a reason from jobs that all have it. Jobs without another reason enter the queues."""
+        """Remove a reason that keeps these jobs out of the queues. Jobs without another reason enter them."""
         self._barred[reason].difference_update(seqs)
         enter = self._without_other(seqs, reason)
         if enter:
@@ -60,6 +60,6 @@ class Eligibility:
         return {reason: len(barred) for reason, barred in self._barred.items() if barred}
 
     def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:
-        """Return the jobs in `seqs` that have no other reason than `reason`."""
+        """Return the jobs in `seqs` that nothing except `reason` keeps out of the queues."""
         others = [barred for other, barred in self._barred.items() if other != reason and barred]
         return [seq for seq in seqs if not any(seq in barred for barred in others)] if others else seqs

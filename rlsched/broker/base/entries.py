@@ -70,8 +70,8 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     chosen: ChosenPolicy | None = None
     """The policy set by `rlsched policy set`; None: the broker uses its `--policy` (but see `goes_on`)."""
     goes_on: bool = False
-    """Whether the broker continues to use the policy in `chosen` of an earlier entry. The policy is not
-    stored again, because it may contain a large checkpoint.
+    """Whether the broker uses the policy that an earlier entry has in `chosen`. This entry does not repeat
+    the policy, because it may contain a large checkpoint.
     """
 
 
@@ -94,7 +94,7 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
 
 
 class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
-    """A part of the base, the document that replaces deleted entries; see `rlsched.broker.state.base`.
+    """A part of the base: a document (`rlsched.broker.state.base`) with the state after the deleted entries.
 
     A compacted journal begins with the parts. Their `data`, concatenated, is the document.
     """
@@ -261,8 +261,9 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     """Predictor of the run time, `running-mean` or `hedge` (a weighted average of several predictors)."""
     said: bytes = b""
     """Predictions and features of the job (as in `SubmissionForecast`), little-endian. First (1 + EXPERTS,
-    BINS) float64: the probability of each bin. Row 0 is the blended prediction, and each further row is of
-    one expert. Then (FEATURES,) float32: the features. Empty if only the running mean predicts.
+    BINS) float64: the probability of each bin of run times. Row 0 is the blended prediction, and each further
+    row is the prediction of one expert (a single predictor). Then (FEATURES,) float32: the features. Empty if
+    only the running mean predicts.
     """
     lost_after_s: float = 0.0
     """Time on an unreachable node after which the job is lost, seconds; 0, as in older journals: never."""
@@ -343,7 +344,7 @@ class JobsRanked(Fact, frozen=True, kw_only=True, tag="jobs_ranked"):
 
     asks_scheduler: ClassVar[bool] = True
     ln_weights: dict[str, float]
-    """New ln(weight) by user, for all present and later jobs of the user."""
+    """New ln(fair-share weight) by user, for all present and later jobs of the user."""
     levels: dict[int, int]
     """New priority level by job number."""
 
@@ -441,9 +442,9 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
-    """New memory request of the job, MiB per GPU; 0: the request is unchanged. If `alone`, the new request is
-    the memory of a whole GPU of the attempt. Otherwise the new request exceeds this memory, so that the job
-    gets larger GPUs.
+    """New memory request of the job, MiB per GPU; 0: the request is unchanged. If `alone`, the job requests
+    the memory of a whole GPU of the attempt. Otherwise the job requests more than a GPU of the attempt has,
+    so that it gets larger GPUs.
     """
     alone: bool = False
     """Whether the job shares no GPUs from now on. Reasons: the attempt ran out of GPU memory on shared GPUs
@@ -494,10 +495,11 @@ class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
 
 
 class JoinsLimited(Fact, frozen=True, kw_only=True, tag="joins_limited"):
-    """A node refused to start a job on shared GPUs. Until a job on such a GPU ends, such jobs do not join it.
+    """A node refused to start a job on shared GPUs, so the ledger limits which jobs may join the jobs there.
 
-    The ledger counts the memory that jobs need, not what their processes use. So it would start the refused
-    job, or another one, on the same GPUs again at once.
+    The limit of a GPU ends when a job on the GPU ends. The ledger counts the memory that jobs need, not the
+    memory that their processes use. Without the limit, it would start the refused job, or a similar one, on
+    the same GPUs again at once.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -547,8 +549,8 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     ratio: float
     """The price relative to the mean (`rlsched.energy.relative`); 0: unknown."""
     outlook: tuple[float, ...] = ()
-    """Figures about future prices, in the order of `rlsched.energy.relative.OUTLOOK`; empty, as in journals
-    before version 9: all are 0.
+    """Figures about future prices, in the order of `rlsched.energy.relative.OUTLOOK`. If the tuple is empty,
+    as in journals before version 9, all figures are 0.
     """
     until_s: float
     """Time when the ratio or the limit changes next, Unix seconds; infinite: not known."""
@@ -565,20 +567,20 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     rank: float = 0.0
     """Rank of the price (`rlsched.energy.relative.price_ranks`); 0: unknown, or not read by the policy."""
     kind: str = ""
-    """Bill to which the price applies, `cost` or `carbon` (`rlsched.energy.bills.PriceUnit`, as the next two
-    fields); "", as in older journals: unknown.
+    """Bill to which the price applies, `cost` or `carbon`; "", as in older journals: unknown. `kind`,
+    `currency` and `pue` are the fields of `rlsched.energy.bills.PriceUnit`.
     """
     currency: str = ""
     pue: float = 1.0
     mean_before: float | None = None
-    """Mean price since the previous fact of this kind; None: unknown for a part of that time. It differs from
-    the previous fact's price if the price changed while no broker ran.
+    """Mean price since the previous `EnergyPriced`; None: unknown for a part of that time. The mean differs
+    from the price in that entry if the price changed while no broker ran.
     """
 
 
 class BillPriced(Fact, frozen=True, kw_only=True, tag="bill_priced"):
-    """The value of the series that only bills use changed: the price or carbon intensity that no policy
-    follows. Fields as in `EnergyPriced`.
+    """The price or carbon intensity that only bills use, and that no policy follows, changed. Fields as in
+    `EnergyPriced`.
     """
 
     price: float | None

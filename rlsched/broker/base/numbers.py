@@ -14,7 +14,7 @@ class Numbers:
         self._last = 0
 
     def append(self, number: int) -> None:
-        """Append a number that is higher than all stored numbers."""
+        """Append an integer that is higher than all stored integers."""
         if not self._first or number != self._last + 1:
             count = len(self)
             self._first.append(number)
@@ -23,14 +23,14 @@ class Numbers:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Return (first number, count) of each run of consecutive numbers."""
+        """Return (first integer, count) of each run of consecutive integers."""
         ends = [*self._before[1:], len(self)] if self._first else []
         return [
             (first, end - before) for first, before, end in zip(self._first, self._before, ends, strict=True)
         ]
 
     def append_run(self, first: int, count: int) -> None:
-        """Append `count` consecutive numbers, beginning with `first`, which is above all stored numbers."""
+        """Append `count` consecutive integers from `first` on; `first` is above all stored integers."""
         self.append(first)
         self._last = first + count - 1
 
@@ -41,7 +41,7 @@ class Numbers:
         return self.below(number + 1) > self.below(number)
 
     def below(self, number: int) -> int:
-        """Return how many of the stored numbers are lower than `number`."""
+        """Return how many of the stored integers are lower than `number`."""
         run = bisect_left(self._first, number) - 1
         if run < 0:
             return 0
@@ -49,7 +49,7 @@ class Numbers:
         return min(self._before[run] + number - self._first[run], end)
 
     def numbers_between(self, first: int, end: int) -> list[int]:
-        """Return the numbers at the positions `first` to `end` - 1; position 0 has the lowest number."""
+        """Return the integers at positions `first` to `end` - 1; the lowest integer has position 0."""
         found = []
         for place in range(max(first, 0), min(end, len(self))):
             run = bisect_right(self._before, place) - 1

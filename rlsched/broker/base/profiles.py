@@ -40,12 +40,13 @@ and `pressure`: how much a co-tenant slows the job down, and how much the job sl
 OF_PAIRS: Final = ("sensitivity", "pressure")
 """Figures learnt from pairs of jobs. Their `Estimate.count` is the number of observed co-tenants."""
 MOST_COUNT: Final = 40
-"""Number of attempts beyond which a mean does not become more certain, because weights of older attempts
+"""Number of attempts above which a mean does not become more certain, because the weights of older attempts
 decay: about (1 + f) / (1 - f) with f = `LATEST` / (`LATEST` + 1).
 """
 MOST_SPEED_SD: Final = 0.15
-"""Largest standard deviation of ln(speed) at which a learnt relative speed is used. Runs of a signature can
-do different amounts of work. Assumed: half of the difference between successive generations of GPUs.
+"""Largest standard deviation of ln(speed) at which a learnt relative speed is used. The speed is uncertain,
+because runs of one signature can do different amounts of work. The value is an assumption: half of the
+difference between successive generations of GPUs.
 """
 MAX_GPU_COUNTS: Final = 8
 """Maximum number of GPU counts above 1 with stored run times, for each signature and GPU type; the least
@@ -54,13 +55,14 @@ recently observed count is removed. 8 are enough for the powers of two up to 256
 MAX_SIGNATURES: Final = 5_000
 """Maximum number of signatures in memory. Beyond it, the least recently observed signature is removed."""
 LATEST: Final = 20.0
-"""Number of latest attempts that count nearly fully. Older attempts count less, because programs change."""
+"""Approximate limit of the sum of attempts' weights. Older attempts weigh less, because programs change."""
 ATTEMPT_SPREAD: Final = 0.10
 """Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
 PAIR_SPREAD: Final = 0.33
-"""As `ATTEMPT_SPREAD`, for the figures in `OF_PAIRS`. The value is sqrt(a^2 + b^2). a = `INTRODUCED_SD` is
-the uncertainty of the co-tenant's factor. b = `OBSERVATION_SD` / .39 is the scatter of ln(speed), divided by
-the slope d ln(speed) / d ln(factor) at `POPULATION`. The constants are in `rlsched.models.learning`.
+"""Assumed standard deviation of ln(value) between the first observations of a figure in `OF_PAIRS`. It is
+sqrt(a^2 + b^2). a = `INTRODUCED_SD` is the uncertainty of the co-tenant's factor. b = `OBSERVATION_SD` / .39
+is the scatter of ln(speed), divided by the slope d ln(speed) / d ln(factor) at `POPULATION`. The constants
+are in `rlsched.models.learning`.
 """
 K = TypeVar("K")
 Signature = tuple[str, str]
@@ -203,16 +205,16 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
 
 
 def relative_speeds(known: Mapping[K, Estimate]) -> dict[K, Estimate]:
-    """Return speeds computed from the run times in `known`, relative to the key with the most jobs.
+    """Return the speed for each key of `known`, relative to the key with the most jobs.
 
-    A speed is the quotient of two geometric mean run times. Uncertain speeds (`MOST_SPEED_SD`) are left out.
-    The result is empty if only one key is left.
+    A speed is the quotient of two geometric mean run times. A speed is left out if it is more uncertain than
+    `MOST_SPEED_SD`. The result is empty if only one key is left.
 
     Args:
-        known: Run times of completed jobs by GPU type, or by number of GPUs, seconds.
+        known: Run times of completed jobs, seconds. The keys are GPU types, or numbers of GPUs.
 
     Returns:
-        Speeds by key; the first key is the key with the most jobs, which has the speed 1.
+        Speeds by key. The first key is the one with the most jobs, and has the speed 1.
     """
     if len(known) < 2:
         return {}

@@ -20,12 +20,12 @@ from rlsched.wire.states import JobState, RankState
 Outcome = Literal["queued", "completed", "failed", "cancelled"]
 """State of a job after one of its attempts has ended."""
 Ending = Literal["", "queued", "preempted", "failed", "cancelled"]
-"""State that a job gets when all ranks of its attempt have ended; "": the attempt has not been ordered to
-end. With `preempted`, the job is queued again, unless all ranks exited by themselves.
+"""State that a job gets after the broker has ordered its attempt to end; "": there is no such order. With
+`preempted`, the job is queued again, unless all ranks exited by themselves.
 """
 PREEMPTED: Final = "preempted"
 PRECEDENCE: Final[dict[Ending, int]] = {"": 0, "queued": 1, "preempted": 1, "failed": 2, "cancelled": 3}
-"""Precedence of endings. An ending replaces an ending with lower precedence."""
+"""Precedence of each `Ending`. A later ending replaces an ending with lower precedence."""
 
 _JOB: Final[frozenset[tuple[JobState, JobState]]] = frozenset(
     {

@@ -33,11 +33,14 @@ GROWN_EVERY_S: Final = 30.0
 Applies if `Keeps.days` is None.
 """
 AGAIN_S: Final = 3600.0
-"""As `GROWN_EVERY_S`, but after an attempt that failed, or whose base would have saved no space."""
+"""Minimum time between attempts to make a base, seconds, if the earlier attempt failed or its base would have
+saved no space. Applies if `Keeps.days` is None.
+"""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
+"""Minimum time between two removals of up to `PIECE` old rows, seconds."""
 PIECE_BUSY_S: Final = 1.0
-"""Time added to `PIECE_EVERY_S` in turns of the loop with messages, seconds."""
+"""Time added to `PIECE_EVERY_S` while the loop receives messages, seconds."""
 LIMIT_S: Final = 4 * 3600.0
 """Time-out for the process that makes a base, seconds."""
 

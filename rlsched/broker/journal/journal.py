@@ -298,7 +298,7 @@ class Journal:
 
     @property
     def ended_copied(self) -> int:
-        """Job number up to which ended jobs were copied from another journal's table; -1: all are copied."""
+        """Job number up to which rows of ended jobs were copied from another journal; -1: all are copied."""
         with clearly(self.path):
             return finished_table.copied_to(self._db)
 

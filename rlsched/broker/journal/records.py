@@ -109,10 +109,10 @@ class RecordLog:
         return not segment_files(self.folder, "nodes")
 
     def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:
-        """Write the present state to a new store. In an existing store, only set the live jobs.
+        """Write the present state to a new store. For an existing store, only note which jobs are live.
 
         `events`: present states of all nodes, and submissions and starts of live jobs. Each new file of a
-        store begins with these submissions and starts.
+        store begins with the submissions and starts of jobs that are live then.
         """
         if self.begins():
             self.add([], events)

@@ -78,7 +78,7 @@ Change = (
     | EnergyPriced
     | Decided
 )
-"""Facts (journal entries) that change the cluster. `Decided` is included for starts by an engine."""
+"""Facts (journal entries) that change the cluster; of `Decided`, only starts that an engine itself made."""
 
 
 @dataclass

@@ -26,8 +26,8 @@ _AS_NEW: dict[type, dict[str, object]] = {
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
 }
-"""Values that a snapshot contains in place of the present values, by class and field name. The boosting
-model, for example, is stored unfitted.
+"""Fields that a snapshot stores with these values instead of their present values, by class and field name.
+For example, the boosting model is stored unfitted.
 """
 
 

@@ -97,10 +97,10 @@ class JobArray(Head):
         return not self.stopped and bool(self.coming or self.aside)
 
     def num_wanted(self, held: int) -> int:
-        """Return the number of further tasks that should become jobs now.
+        """Return how many more tasks should become jobs now.
 
-        `held`: number of held jobs among the live tasks. `WINDOW` and the array's limit of running tasks do
-        not include held jobs.
+        `held`: number of held jobs among the live tasks. They do not count towards `WINDOW` and the array's
+        limit of running tasks.
         """
         most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
         most = min(WINDOW - len(self.fresh) + held, most)
@@ -232,7 +232,10 @@ class Arrays:
         return array.num_wanted(self._gates.held_among(array.live.values()))
 
     def drafts(self, after: int) -> list[JobSubmitted]:
-        """Return the tasks that should become jobs now, without predictions, numbered from `after` + 1."""
+        """Return the tasks that should become jobs now, without predictions.
+
+        The first task gets the job number `after` + 1.
+        """
         found: list[JobSubmitted] = []
         for array in self.live.values():
             for task in islice(numbers(array.coming), self._num_wanted(array)):
