@@ -78,9 +78,9 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return a decision of `reader`, and the candidate (alternative) that would do what `theirs` did.
+    """Return a decision of `reader`, and its candidate (alternative) that does the same as `theirs`.
 
-    Return None if there is no such candidate.
+    Return None if no decision has such a candidate.
     """
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (

@@ -55,8 +55,8 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
 def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
     """Yield pairs (time, values). `values`: tag of a curve of the cluster -> value at this time.
 
-    `values` has no power while the power of a running job is unknown. It has no waiting time if no job has
-    started since the previous time.
+    `values` lacks the power while the power of a running job is unknown. `values` lacks the mean waiting time
+    if no job has started since the previous time.
     """
     if not timeline.first_s < timeline.last_s:
         return

@@ -110,7 +110,7 @@ class Stores:
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return (folder of the store, part) by name; part None is the last part of the store."""
+        """Return (folder of the store, part) by name. Part None means the last part of the store."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None
@@ -255,10 +255,10 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Return the sequence number of the requested decision.
+    """Return the sequence number of the requested decision, if it has the requested candidate.
 
     Raises:
-        InputError: the decision does not have the requested candidate.
+        InputError: the decision does not have this candidate.
     """
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):

@@ -56,7 +56,7 @@ class DecisionWriter:
             self._write_point()
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Add a point to each curve in `scalars`, even if the window is not full.
+        """Add a point to each curve in `scalars` at once, without waiting for `window` decisions.
 
         `step`: number of decisions so far.
         """

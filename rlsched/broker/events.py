@@ -45,9 +45,9 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The scheduler wants to decide again now, because the time `Machine.due_s` has come.
+    """The time of the next decision (`Machine.due_s`) has come.
 
-    Messages that arrived before a `Due` may still be unread, in contrast to a `Tick`.
+    Some messages that arrived before a `Due` may still be unread. A `Tick` comes only when all were read.
     """
 
 
@@ -91,7 +91,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class SendNode(msgspec.Struct, frozen=True):
-    """Send a message to a node. If it cannot be delivered, drop it: orders are repeated after a reconnect."""
+    """Send a message to a node. An undeliverable message is dropped: orders are repeated on a reconnect."""
 
     node: str
     message: BrokerToNode

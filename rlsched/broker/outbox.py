@@ -12,7 +12,7 @@ from rlsched.wire.messages import BrokerToNode, ClientReply
 
 
 class Outbox:
-    """Collects the output of a batch. All parts of the machine use the same `Outbox`.
+    """Collects the journal entries (facts) and messages of a batch. All parts of the state machine share it.
 
     Args:
         state: The state to which facts are applied.

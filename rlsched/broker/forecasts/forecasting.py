@@ -38,7 +38,9 @@ AFTER_S: Final = 10.0
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0
-"""Maximum delay before a restart, seconds. The delay doubles with every exit until new forecasts arrive."""
+"""Maximum delay before the forecaster is restarted, seconds. The delay doubles with every exit of the
+forecaster, and new forecasts reset it.
+"""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_ASKERS: Final = 8
@@ -136,7 +138,7 @@ class Forecasting(Forecasts):
         return None if self._child is None else self._child.process.pid
 
     def use(self, setup: ForecasterSetup) -> None:
-        """Replace the setup, for example after a change of policy, and restart the process."""
+        """Replace the first message to the process, for example for a new policy, and restart the process."""
         self._setup = setup
         if self._child is not None:
             self._stop()

@@ -62,11 +62,11 @@ STALE_S: Final = 60.0
 IDLE_SHARE: Final = 9.0
 """Pause after a refresh of the forecasts, as a multiple of the CPU time of the refresh."""
 NO_GPUS: Final = Demand(gpus=0)
-"""Demand that marks a variant of a dry run as not simulated. The answer lists the variant with a note."""
+"""Demand of a dry run's variant that is not simulated. The answer lists this variant with a note."""
 FRUGAL_CLOCK_FRAC: Final = 0.6
 RECORD_S: Final = 30 * 86_400.0
 TELLS: Final = 2_000
-"""Maximum number of live jobs in a message. The jobs with the lowest job numbers are sent."""
+"""Maximum number of jobs in a `Refreshed` message. The forecasts of the lowest job numbers are sent."""
 
 
 class _FollowedBook(Warm):
@@ -155,7 +155,7 @@ class Process:
         return World(state.cluster, self._rule, now_s, chances, self._state.past, numbers), live
 
     def _refresh(self) -> dict[int, JobForecast]:
-        """Check earlier forecasts, and simulate the future. Return the new forecasts by job number."""
+        """Compare earlier forecasts with outcomes, and simulate new forecasts. Return them by job number."""
         now_s = self._now_s()
         self._fresh = self._settle_forecasts()
         if not self._state.state.job_of_seq or not self._state.state.nodes:
@@ -211,7 +211,7 @@ class Process:
     # ---- dry runs ---------------------------------------------------------------------------------
 
     def answer(self, question: Question) -> None:
-        """Answer a dry run: send the forecast start and end of the job, and of variants of the job."""
+        """Send the forecast start and end of a dry run's job and of variants, for example with fewer GPUs."""
         try:
             while self._follower.step():
                 pass
@@ -368,7 +368,8 @@ def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
 def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
     """Return the accuracy of forecasts by kind and size class.
 
-    The kinds are `start`, `end` and `end-running`. The class `all` contains jobs of all sizes.
+    The kinds are `start`, `end` (forecast while the job waits) and `end-running` (while the job runs). The
+    class `all` contains jobs of all sizes.
     """
     groups: dict[tuple[str, str], list[Seen]] = {}
     for one in seen:

@@ -87,8 +87,8 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""All leases restart after a pause between two batches that is longer than this time, seconds, and longer
-than 1/4 of a lease.
+"""Pause between two batches above which all leases restart, seconds. The pause must also be longer than 1/4
+of a lease.
 """
 
 
@@ -434,7 +434,7 @@ class Machine:
             self._out.record(entry)
 
     def _rank_again(self, job: Job) -> None:
-        """Update the priority level of a requeued job, which the end of the attempt can have changed."""
+        """Update the priority level of a requeued job. The level rises if the job's node was stopped."""
         level = level_of(self._ranks, job, self.now_s)
         if level != self.state.priorities.level(job.number):
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
@@ -442,7 +442,7 @@ class Machine:
     def _tick_job(self, job: Job, launching_s: float) -> None:
         """Repeat orders that nodes have not carried out, and end an attempt that was not started in time.
 
-        `launching_s`: earliest start of the launch time-out, Unix seconds.
+        `launching_s`: the launch time-out begins at this time or later, Unix seconds.
         """
         attempt = job.active
         if attempt is None:
@@ -485,7 +485,7 @@ class Machine:
             self._out.record(msgspec.structs.replace(now, mean_before=mean))
 
     def _record_bill_price(self) -> None:
-        """Record the value of the series that only bills use, if it has changed."""
+        """Record the price or carbon intensity that only bills use, not the policy, if it has changed."""
         known = self.state.bill_price
         billed = None if self._prices is None else self._prices.bill_prices
         found = None if billed is None else billed.prices.at(self.now_s)
@@ -502,11 +502,11 @@ class Machine:
     def _mean_since(
         self, known: EnergyPriced | BillPriced | None, since_s: float, prices: PriceTable | None
     ) -> float | None:
-        """Return the mean price since the last fact of a series; None: unknown for a part of that time.
+        """Return the mean price since the last journal entry of a series; None: unknown for a part of it.
 
         Args:
-            known: The last fact; None if there was none.
-            since_s: Time of this fact, Unix seconds.
+            known: The last entry; None: there is none.
+            since_s: Time of this entry, Unix seconds.
             prices: Present prices of the series; None: unknown.
         """
         if known is None or known.price is None or self.now_s <= known.until_s:
@@ -607,7 +607,10 @@ class Machine:
         self.state.seats.emptied.clear()
 
     def _forget_due(self, now_s: float) -> bool:
-        """Remove the requested decision times up to `now_s`, Unix seconds. Return whether there were any."""
+        """Remove the times up to `now_s` (Unix seconds) for which the policy requested a decision.
+
+        Return whether there were any.
+        """
         asked_for_s = self.state.asked_for_s
         due = [partition for partition, at_s in asked_for_s.items() if at_s <= now_s]
         for partition in due:

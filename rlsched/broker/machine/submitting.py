@@ -159,7 +159,7 @@ class Submitting:
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
-        """Add predicted run times to the entries of `found`, and return `found`. `now_s`: Unix seconds."""
+        """Set the predicted run times in `found.entries`, and return `found`. `now_s`: Unix seconds."""
         if found.entries:
             predicted = self._state.predictions.predict(list(found.entries.values()), now_s)
             found.entries.update((entry.token, entry) for entry in predicted)

@@ -18,8 +18,8 @@ records.
 class RecordMemory:
     """The last decision record of each job, by the job's sequence number in the cluster state.
 
-    The last decision of a job is the latest decision that considered the job (`DecisionRecord.turn`), started
-    it or preempted it.
+    The last decision of a job is the latest decision that considered (`DecisionRecord.turn`), started or
+    preempted the job.
 
     Args:
         records: Earlier records, oldest first.
@@ -49,7 +49,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Store a preemption. For a start, store the preemptions at that instant that made room for it."""
+        """Store a preemption. For a start, store which preemptions at the same instant made room for it."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()
@@ -74,7 +74,7 @@ class RecordMemory:
         return made if start == number else []
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """Return the last record of job `seq`, else the partitions' latest record; None: there is none."""
+        """Return the last record of job `seq`, else the latest record in `partitions`; None: no record."""
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)
 

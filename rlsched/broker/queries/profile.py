@@ -28,7 +28,7 @@ from rlsched.models.learning import INTRODUCED_SD, POPULATION, POPULATION_SD, se
 from rlsched.wire.messages import ProfileFigure, SeenUsage
 
 OF_CATALOGUE: Final = ("util_frac", "memory_mib", "clock_bound", "dynamic_w", "cores_each", "node_penalty")
-"""Figures of a profile that are columns of the catalogue, except speeds and factors of sharing."""
+"""Figures of a profile that are columns of the catalogue, except speeds, sensitivity and pressure."""
 
 
 class PairSpeeds(NamedTuple):
@@ -127,7 +127,7 @@ def _seen(job: Job, usage: SeenUsage | None) -> dict[str, float]:
 
 
 def _seen_factors(state: BrokerState, job: Job, gpu_type: str, speeds: PairSpeeds) -> dict[str, float]:
-    """Return the sensitivity and pressure that a job shows now, computed as `learn_pair` does."""
+    """Return a job's sensitivity and pressure, computed from present speeds and the co-tenant's factors."""
     if speeds == NO_SPEEDS:
         return {}
     (other,) = state.cluster.beside(job.seq)
@@ -152,7 +152,7 @@ def _from_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimat
 
 @cache
 def _spread(gpu_type: str, field: str) -> float:
-    """Return the standard deviation of ln(value) over the catalogue's workloads; zeros are left out."""
+    """Return the standard deviation of ln(figure) over the catalogue's workloads, without figures of 0."""
     values = np.asarray(traits_of(gpu_type)[field][1:], np.float64)
     return float(np.log(values[values > 0.0]).std())
 
@@ -249,7 +249,7 @@ def in_words(
 
 
 def learnt_lines(figures: Sequence[ProfileFigure]) -> list[str]:
-    """Describe a job's learnt factors of sharing, and how the job's run time changes with the GPU count."""
+    """Describe a job's learnt sensitivity and pressure, and its learnt speeds by number of GPUs."""
     lines = []
     pairs = [one for one in figures if one.field in OF_PAIRS and one.status == "learnt"]
     if pairs:

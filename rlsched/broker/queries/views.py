@@ -181,7 +181,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 def out_of_service(state: BrokerState, name: str) -> list[str]:
     """Describe the GPUs of a node that are lost or used by a foreign process, one line for each reason.
 
-    The result is empty for nodes of other engines, which can give GPUs to other jobs.
+    The result is empty for nodes of other engines: jobs that are not the broker's may use GPUs there.
     """
     return state.holdings.holding_lines(name) if state.nodes[name].spec.capabilities.is_own else []
 

@@ -183,7 +183,7 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power:
 
 
 def _show_price(state: ClusterState, scheduler: Scheduler) -> None:
-    """Call the kernels that the broker and `rlsched why` need if there is a price of electricity."""
+    """Call each kernel that the broker and `rlsched why` need for prices, so that it is compiled."""
     state.set_price(1.0, (), math.inf)
     deferred_until_s(state.arrays, 0, 0.0, 0.0)
     knows_prices_ahead(state.arrays)
@@ -193,7 +193,7 @@ def _show_price(state: ClusterState, scheduler: Scheduler) -> None:
 
 
 def _show_limit(state: ClusterState, models: LedgerModels) -> None:
-    """Call the kernels that the broker, `rlsched status` and `rlsched why` need under a power limit."""
+    """Call each kernel that the broker and its clients need under a power limit, so that it is compiled."""
     drawn_w(state.arrays, 1.0, 1.0)
     for slot in np.flatnonzero(state.arrays.job.status == DEFERRED).tolist():
         for_state(fits_limit, state)(state.arrays, slot, 0.0)

@@ -23,8 +23,8 @@ class DeferredMessages:
     """Messages that wait for the next batch.
 
     Args:
-        knows: Function that returns whether a submission with this token was accepted, also in the waiting
-            batch.
+        knows: Function that returns whether a submission with this token was accepted: earlier, or in the
+            batch that waits for disk space.
         event_of: Function that converts a message to an event for the state machine.
     """
 
@@ -39,9 +39,9 @@ class DeferredMessages:
         return events
 
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
-        """Answer a heartbeat, refuse a request that changes something, or defer any other message.
+        """Answer a heartbeat, drop a `Hello`, refuse a client's change, and defer any other message.
 
-        A message that only repeats accepted submissions changes nothing.
+        A message that only repeats accepted submissions is deferred, because it changes nothing.
         """
         message, request = heard.envelope.message, heard.envelope.request
         if isinstance(message, Heartbeat):

@@ -34,9 +34,9 @@ def perform(
     transport: SendsMessages,
     power: Callable[[PowerNode], object] = _nobody,
 ) -> list[Records]:
-    """Carry out effects in order; a commit is always first. Return the records, which the caller must store.
+    """Carry out effects in order; a commit is always first. Return the `Records`, for the caller to store.
 
-    `power`: function that starts the command for an order, without waiting for it.
+    `power`: function that starts the command of a `PowerNode`, without waiting for it.
 
     Raises:
         JournalError: the commit failed. Nothing was sent.

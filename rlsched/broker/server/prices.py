@@ -18,7 +18,7 @@ from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
 
 EVERY_S: Final = 60.0
-"""Interval at which the files are checked for changes, seconds."""
+"""Interval at which the files of prices are checked for changes, seconds."""
 
 
 class PriceSource:
@@ -92,7 +92,7 @@ class PriceSource:
             self.table = known[0]._replace(bill_prices=known[-1].bill_prices)
 
     def _say_if_ended(self, prices: PriceTable | None, now_s: float, effect: str) -> None:
-        """Log a line once if a series has no value for the present time any more."""
+        """Log one line when a series has no value for the present time any more."""
         if prices is None:
             return
         if now_s < prices.ends_s:

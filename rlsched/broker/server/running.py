@@ -21,7 +21,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import Starting
 
 SLOW_S = 5.0
-"""Duration of a start after which a line explains the delay, seconds."""
+"""Time after which a line explains why the broker's start is slow, seconds."""
 
 
 class _StoppedError(BaseException):

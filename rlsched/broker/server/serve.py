@@ -79,7 +79,7 @@ REST_S = 0.004
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
-"""Messages that the loop answers without the state machine, except a `LaterBroker` from a node."""
+"""Messages that the loop answers itself. Only a `LaterBroker` from a node goes to the state machine."""
 QUESTIONS_S = 0.005
 """Maximum time for answers to questions in a turn, seconds; further questions wait for the next turn."""
 
@@ -185,8 +185,8 @@ class Broker:
     def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, DeferredMessages]:
         """Begin an epoch with the policy last set by `rlsched policy set`, or with `--policy`.
 
-        `--policy` is used if no policy was set, or if the set policy can no longer be loaded. The result is
-        that of `_start_epoch`.
+        `--policy` is used if no policy was set, or if the set policy can no longer be loaded. Return the
+        result of `_start_epoch`.
         """
         chosen = self._journal.chosen()
         if chosen is not None and chosen.instead_of == self._given:
@@ -495,7 +495,8 @@ class Broker:
     def _draw_curves(self, now_s: float) -> None:
         """Add a point to the TensorBoard curves of predictions and drift.
 
-        After a new decision, add a point to the curves of the cluster and the forecasts too.
+        If there were decisions since the last point, add a point to the curves of the cluster and the
+        forecasts too.
         """
         state = self._machine.state
         try:

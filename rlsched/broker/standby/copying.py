@@ -98,10 +98,10 @@ def copy_and_wait(
         address: Address at which this process listens, and serves after a take-over.
         home: Key directory, with the primary's keys.
         warm: The policy, and the state after the last entry of the copy.
-        copies: Source of the copy, and condition of a take-over.
+        copies: Address of the primary, and condition of a take-over.
         say: Function that logs a line.
-        orders: Orders received as signals.
-        bounds: Retention of the copy.
+        orders: An admin's orders to stop or to take over, received as signals.
+        bounds: How long entries and ended jobs stay in the copy.
 
     Raises:
         InputError: the keys are missing, the address is in use, or the primary belongs to another cluster.
@@ -300,7 +300,7 @@ class _Copy:
         )
 
     def _take_access(self, files: dict[str, str]) -> None:
-        """Apply the primary's access list, so that the same keys are authorised here.
+        """Apply the primary's access list to this machine, so that it authorises the same keys.
 
         `files`: text of each file of the access list, by file name.
         """
@@ -326,11 +326,11 @@ class _Copy:
         return Taken(self._warm, lambda _: self.journal, f"the broker at {of}", since_s)
 
     def own(self) -> Taken:
-        """Take over a journal that a broker in this directory served earlier."""
+        """Take over with this directory's own journal, which a broker served here earlier."""
         return Taken(self._warm, lambda _: self.journal, "")
 
     def log_change(self, what: str, more: str = "") -> None:
-        """Log `more` and `what` as one line, unless the last logged line had the same `what`."""
+        """Log one line with `more` and `what`. Do nothing if `what` is the same as in the last call."""
         if what != self._said:
             self._said = what
             self._say(

@@ -15,7 +15,9 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""Time for which a `Hello` counts, seconds. A node needs less time to try all its broker addresses once."""
+"""Time after its last `Hello` for which a node counts as having lost the primary, seconds. A node needs less
+time to try all its broker addresses.
+"""
 MAX_HEARD = 1_000
 
 
@@ -23,7 +25,7 @@ class Knocks:
     """The standby's sockets, which receive the `Hello` of each node that has lost the primary.
 
     Args:
-        address: Address at which to listen, as the broker does after a take-over.
+        address: Address at which to listen. After a take-over, the broker listens there.
         home: Key directory.
         of: Address of the primary.
         elapsed: A monotonic clock, seconds.

@@ -30,8 +30,8 @@ class Taken:
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
         open: Function that opens the journal for writing.
-        previous: Description of the broker from which the journal was taken over; "": the journal is from an
-            earlier broker in this directory.
+        previous: Description of the broker that this process replaces, for the log; "": none, because the
+            last broker ran in this directory.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 
@@ -95,7 +95,7 @@ class _JournalWatch:
         self.has_more = False
 
     def read_entries(self, holder: Holder) -> None:
-        """Replay new entries, unless the broker with the journal's lock runs on another machine."""
+        """Replay new entries. Do nothing if the broker that has the journal's lock is on another machine."""
         self.has_more = False
         if not holder.boot_id or holder.boot_id != self._boot_id:
             self._tell("the broker runs on another machine: its journal is read when it has exited")

@@ -96,7 +96,7 @@ class Warm:
         forget_some(self.state)
 
     def catch_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> BrokerState:
-        """Apply the rest of a journal to the state. If the state is from another journal, rebuild it.
+        """Apply the entries that the state lacks. If the state is from another journal, rebuild it.
 
         Args:
             journal: The journal.
