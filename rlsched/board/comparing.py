@@ -65,7 +65,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
     Returns:
         this: First differing decision of `reader`; None if `reader` has no further start or preemption.
         other: The same for the run `other`.
-        worth: Result of `_worth`, from which a user can replay `reader` with the choice of `other`.
+        worth: Decision of `reader`, and the candidate (`_worth`) with which it can be replayed as `other`.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:

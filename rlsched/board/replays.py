@@ -98,7 +98,7 @@ class ReplayRunner:
 
 
 class _Replay:
-    """The process of a replay, with a thread that reads its output and kills it at the time limits."""
+    """The process of a replay. A thread reads the process's output, and kills the process at a time limit."""
 
     def __init__(self, command: list[str], limit_s: float, unwatched_s: float) -> None:
         self._began = self._looked = time.monotonic()

@@ -229,7 +229,7 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
-    """Each item lists some GPUs, and names their user or the reason why they are out of service."""
+    """Each item lists some GPUs, and tells which other job uses them, or why they are out of service."""
 
 
 class GpuMemoryLimited(Fact, frozen=True, kw_only=True, tag="gpu_memory_limited"):
@@ -469,8 +469,8 @@ class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
     speed: float
     """Speed of the job relative to its speed without co-tenants at the same clock."""
     beside: int = 0
-    """Job number of the co-tenant, whose profile learns how much it slows other jobs down. 0 in older
-    journals.
+    """Job number of the co-tenant. The co-tenant's profile learns how much the co-tenant slows other jobs
+    down. 0 in older journals.
     """
 
 

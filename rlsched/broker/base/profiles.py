@@ -49,8 +49,8 @@ because runs of one signature can do different amounts of work. The value is an 
 difference between successive generations of GPUs.
 """
 MAX_GPU_COUNTS: Final = 8
-"""Maximum number of GPU counts above 1 with stored run times, for each signature and GPU type; the least
-recently observed count is removed. 8 are enough for the powers of two up to 256.
+"""Run times of jobs with several GPUs are stored for at most this number of GPU counts, for each signature
+and GPU type. The least recently observed GPU count is removed. 8 are enough for the powers of two up to 256.
 """
 MAX_SIGNATURES: Final = 5_000
 """Maximum number of signatures in memory. Beyond it, the least recently observed signature is removed."""
@@ -263,7 +263,7 @@ class Profiles:
     def observe(
         self, signature: Signature, gpu_type: str, seen: Mapping[str, float], *, num_gpus: int = 1
     ) -> None:
-        """Record the resource use of an attempt that has ended, or a factor observed with a co-tenant.
+        """Record the resource use of an ended attempt, or the sensitivity or pressure seen with a co-tenant.
 
         Args:
             signature: Signature of the attempt's job.

@@ -58,7 +58,7 @@ class Compacting:
     Args:
         journal: The journal, locked by this process.
         keeps: Retention of entries and of rows of ended jobs.
-        half_life_s: Half-life of a user's usage, seconds, as in `BrokerState`.
+        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
         say: Function that logs a line, called after each compaction, successful or failed.
         make: Function that returns the command of the process that makes a base.
         elapsed: A monotonic clock, seconds.

@@ -59,7 +59,7 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
     Args:
         path: The journal.
         before_s: Entries before this time are replaced, Unix seconds.
-        half_life_s: Half-life of a user's usage, seconds, as in the broker's `BrokerState`.
+        half_life_s: The broker's half-life of a user's usage for fair share, seconds; infinite: it is off.
         keep_entries: Number of latest entries that are not replaced.
 
     Raises:

@@ -24,7 +24,7 @@ class ForecasterSetup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         policy: The policy that decides, as TOML.
         policy_name: Name of that policy.
         seed: Seed of the policy.
-        prediction: Predictor of run times, as `BrokerSettings.prediction`.
+        prediction: Predictor of run times, `running-mean` or `hedge`; None: `hedge`.
         half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
         least_s: Minimum time between two refreshes of the forecasts, seconds.
     """

@@ -348,9 +348,9 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """Return the name and the rule that schedules the jobs in simulations of the future.
+    """Return (name, rule) of the rule that schedules the jobs in simulations of the future.
 
-    The rule is the policy itself, or the rule on which the policy is based.
+    The rule is the policy's own, or the rule on which the policy is based.
 
     Raises:
         InputError: the policy has no rule.

@@ -249,7 +249,7 @@ class JobOrders:
         return JobUpdated(job=spec.job, **asked | {"depends_on": others} | types)
 
     def _types_of(self, order: Update, spec: JobSubmitted) -> dict[str, list[str]]:
-        """Return the new GPU types that an update sets, by field.
+        """Return the accepted and preferred GPU types that an update sets, by name of the field.
 
         Raises:
             InputError: no node has such GPUs, or the job does not accept any of its preferred types.

@@ -582,7 +582,7 @@ class Launches:
     def _hosts(self, attempt: Attempt) -> list[str]:
         """Return the host address of each rank's node.
 
-        If only some of these addresses are `LOCALHOST`, return the node's name in place of `LOCALHOST`.
+        If some nodes have the address `LOCALHOST` and others do not, return the names of the former instead.
         """
         hosts = [(rank.node, self._state.nodes[rank.node].spec.host) for rank in attempt.ranks]
         is_local = all(host == LOCALHOST for _, host in hosts)

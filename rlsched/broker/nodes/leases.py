@@ -45,7 +45,7 @@ class Leases:
         self._listened_s = now_s
 
     def silence_s(self, node: str, now_s: float) -> float:
-        """Return the seconds since a node's last message, or since the last `extend` if that was later."""
+        """Return the seconds since a node's last message, or since its lease restarted if that was later."""
         return now_s - max(self.seen_s(node), self._listened_s)
 
     def expired_nodes(self, now_s: float) -> list[str]:

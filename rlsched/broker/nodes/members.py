@@ -438,7 +438,10 @@ class Members:
         self._other_gpus.add(name)
 
     def returning(self) -> list[str]:
-        """Return and forget the nodes with changed GPUs whose jobs have ended. They can register again."""
+        """Return nodes whose GPUs have changed, and that can register again, because their jobs have ended.
+
+        A node is returned once.
+        """
         ready = [name for name in sorted(self._other_gpus) if not self._busy(self._state.nodes[name])]
         self._other_gpus.difference_update(ready)
         return ready

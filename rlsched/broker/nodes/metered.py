@@ -196,7 +196,7 @@ class MeteredUsage:
         return None if now is None else now.energy_j
 
     def running_usage(self, now_s: float) -> dict[str, float]:
-        """Return the total resource use of all measured running jobs, as in `StatsReport.used`."""
+        """Return the total use of each resource by all measured running jobs, for `StatsReport.used`."""
         found = dict.fromkeys(("gpus", "gpus_busy", "gpu_memory_mib", "cores", "memory_mib"), 0.0)
         for (number, rank), one in self._ranks.items():
             job = self._state.jobs.get(number)

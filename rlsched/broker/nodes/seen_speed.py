@@ -17,7 +17,9 @@ from rlsched.wire.messages import RankMetered
 AT_WORK_FRAC: Final = 0.01
 """Minimum GPU time of a working job, as a fraction. Below it, the job's programs are still loading."""
 HOLDS_S: Final = 80.0
-"""Validity of a reading, seconds. Nodes read every 10 s, and report unchanged ranks every 60 s."""
+"""Time for which a reading of GPU time is valid, seconds. Nodes take a reading every 10 s, and report it
+again every 60 s if it has not changed.
+"""
 SLOW_AFTER_S: Final = 45.0
 """Time for which a job must be slow before it is reported, seconds. With 10 s between readings, a slow job is
 reported within a minute.

@@ -65,7 +65,8 @@ class Sleepers:
 
     Args:
         plan: The rules. None: nodes do not sleep, and sleeping nodes are marked down.
-        heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0 if none arrived.
+        heard_s: Function that returns the time of a node's last message to this broker, Unix seconds; 0 if
+            none arrived.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Sleepers:
         self._power = PowerByState.from_gpus()
 
     def step(self, now_s: float) -> None:
-        """Update nodes that sleep or wake up. At intervals, decide which nodes should sleep or wake up."""
+        """Run due resume commands, and mark nodes up or down. At intervals, decide which nodes sleep."""
         sleeping = [(name, node) for name, node in self._state.nodes.items() if node.up and node.sleep]
         for name, node in sleeping:
             if self._plan is None:

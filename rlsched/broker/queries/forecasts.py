@@ -10,7 +10,7 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 
 class Forecasts:
-    """Interface to the forecaster, without forecasts. A broker with a forecaster uses a subclass."""
+    """Interface to a forecaster. This base class has no forecasts: a broker without forecaster uses it."""
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
         """Return the latest forecast of a live job; None if there is none."""

@@ -60,9 +60,9 @@ def figures_of(
     """Return the expected figures of a job, each from the most certain source, and the observed values.
 
     The figures are for the GPU type on which the job runs or ran last; else for the type with the most
-    earlier attempts; else for the type of the first node. Only `speed` is given for each GPU type of the
-    cluster, relative to the catalogue's reference type, and `scaling` for each GPU count with a learnt speed.
-    The result is empty without nodes.
+    earlier attempts; else for the type of the first node. There are two exceptions. `speed` is given for each
+    GPU type of the cluster, relative to the catalogue's reference type. `scaling` is given for each GPU count
+    with a learnt speed. The result is empty without nodes.
 
     Args:
         state: State of the broker.
@@ -180,10 +180,10 @@ def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterat
 
 
 def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Estimate]]:
-    """Yield the speed on each GPU type relative to the reference type.
+    """Yield the speed on each GPU type relative to the catalogue's reference type.
 
-    Learnt speeds are relative to the type with the most attempts. The speed of this type, and of types
-    without a learnt speed, is from the catalogue.
+    A learnt speed is relative to the GPU type with the most attempts. It is therefore multiplied by the
+    catalogue's speed of that type. For other types, the speed is the catalogue's.
     """
     learnt = learnt_speeds(job.spec.profiles)
     base = next(iter(learnt), "")
@@ -289,7 +289,7 @@ def _count(profile: WorkloadProfile) -> int:
 
 
 def _part(name: str, expected: Estimate | None, said: object, seen: float | None) -> str:
-    """Format one figure, such as `GPU 78 % (80 % seen)`; "" if none was expected."""
+    """Format one figure, such as `GPU 78 % (80 % seen)`; "" if no value was expected."""
     assert callable(said)
     if expected is None:
         return ""

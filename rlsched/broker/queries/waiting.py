@@ -233,7 +233,7 @@ def _waits_for_power(state: BrokerState, slot: int) -> bool:
 
 
 def waiting_for_power(state: BrokerState) -> list[int]:
-    """Return the slots (indexes in the ledger's job array) of the jobs that would exceed the power limit."""
+    """Return the slots (indexes in the ledger's job array) of the jobs that wait for the power limit."""
     s = state.cluster.arrays
     if not state.models.limits_power or not s.scratch[0].deferred:
         return []

@@ -43,7 +43,7 @@ class PriceCommand:
         self._failed = False
 
     def begin(self) -> None:
-        """Start the command if it is due; wait up to `START_S` for it if there is no file of prices yet."""
+        """Start the command if it is due. If there is no file of prices yet, wait for it up to `START_S`."""
         self.step()
         if self._running is None or self._file.exists():
             return

@@ -533,7 +533,7 @@ class Broker:
 
 
 def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettings:
-    """Return the settings with the policy and the fallback replaced by the chosen ones.
+    """Return the settings with the policy and the fallback of `chosen`.
 
     Raises:
         InputError: a setting is unknown or invalid, or a policy's Python file is not on this machine.

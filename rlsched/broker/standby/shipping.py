@@ -42,7 +42,8 @@ class Shipping:
     Args:
         access: The access list.
         reply: Function that sends an answer.
-        say: Function that logs a line, called at a standby's first request, and after `SILENT_S` without any.
+        say: Function that logs a line, called at a standby's first request, and when no request has arrived
+            for `SILENT_S`.
     """
 
     def __init__(

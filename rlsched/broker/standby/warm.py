@@ -35,7 +35,7 @@ class Warm:
     Args:
         scheduler: Policy that will decide.
         fallback: Name of the policy's fallback rule; "" if there is none.
-        prediction: Predictor of run times, as `BrokerSettings.prediction`.
+        prediction: Predictor of run times, `running-mean` or `hedge`; None: `hedge`.
         half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
         past: Jobs older than the journal, from which the predictor learns first; None: no such jobs.
 
