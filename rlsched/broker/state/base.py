@@ -55,7 +55,7 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
     usable_mib: dict[int, int] = {}
     """GPU memory that jobs can get, MiB, by index of the GPU (`ClusterShape.limit_gpu_memory`)."""
     joinable_mib: dict[int, int] = {}
-    """Limits for jobs that join others, MiB, by index of the GPU (`ClusterShape.limit_joins`)."""
+    """Most memory that a joining job may need on a GPU, MiB, by GPU index (`ClusterShape.limit_joins`)."""
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,7 +226,8 @@ class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         submitted: The submission, with later changes.
         array: Fields of `rlsched.broker.state.arrays.JobArray`, by name, without `spec`.
-        held, depends_on: As in `BaseJob`.
+        held: Who holds the array, `user` or `admin`; "" if the array is not held.
+        depends_on: Dependencies that are not met yet.
     """
 
     submitted: JobSubmitted
@@ -254,8 +255,8 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         half_life_s: Half-life of usage, seconds.
         usage: GPU-seconds by user, decayed up to the time `usage_at_s` (Unix seconds).
-        month: (kind: `user`, `account` or `vc`; name; GPU time charged this month, thousandths of a GPU x ms;
-            time up to which it is charged, Unix ms).
+        month: For each party: (kind: `user`, `account` or `vc`; name; GPU time charged this month,
+            thousandths of a GPU-millisecond; time up to which it is charged, Unix ms).
         weights: ln(weight) by user; the weight applies to all jobs of the user.
     """
 
@@ -275,7 +276,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         now_s: Time of the last deleted entry, Unix seconds.
         numbers: All job numbers, as ranges (first number, count).
         nodes: Fields of `rlsched.broker.state.nodes.Node`, by name, of each node in order of registration.
-        ran_on: Ledger indexes of the nodes that have started a job of the user, by user.
+        ran_on: By user: ledger indexes of the nodes that have started a job of the user.
         held: GPUs that the broker cannot allocate, by node.
         profiles: Learnt resource use of jobs.
         shares: Whether jobs can share GPUs.

@@ -1,6 +1,7 @@
-"""Observations in a base (the state that begins a compacted journal), from which predictors learn again.
+"""Observations of ended and live jobs that a base stores, so that new predictors can learn from them.
 
-`Noting` records the observations. `replay_learned` trains new predictors with them.
+A base is the state that begins a compacted journal. `Noting` records the observations. `replay_learned`
+trains new predictors with them.
 """
 
 from __future__ import annotations
@@ -156,11 +157,11 @@ starts.
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
-    """Return the events of a past job.
+    """Return the events of a past job: its submission, its start if known, and its end.
 
-    The events teach the predictor's history. The hedge (a weighted average of predictors) learns nothing from
-    the past job itself: the base stores the hedge's losses. With each event, the hedge only updates the
-    losses of the jobs that are alive then.
+    The events extend the history from which the predictor learns. The hedge (a weighted average of
+    predictors) gets no loss from the past job, because the base stores the hedge's losses. At each event, the
+    hedge only updates the losses of the jobs that are alive at that time.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

@@ -256,7 +256,7 @@ def fill(
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
     """Add a live job to the ledger, with its GPUs if it runs. Return its slot (index in `state.arrays.job`).
 
-    `revised`: whether the base stores `BURST_FIELDS` (`Ledger.revises`).
+    `revised`: whether predictions were revised, so that the base also stores `BURST_FIELDS`.
     """
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq
@@ -296,7 +296,10 @@ def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
 
 
 def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
-    """Restore the order (`tenant`) of the jobs on each shared GPU. `running`: (slot, job) of running jobs."""
+    """Give each running job its stored position (`tenant`) among the jobs on its GPUs.
+
+    `running`: (slot, job) of each running job.
+    """
     gpu, job = state.arrays.gpu, state.arrays.job
     for _, one in running:
         for g in one.gpus:

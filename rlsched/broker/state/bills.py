@@ -3,8 +3,8 @@
 The bill of an attempt is the product of its measured energy, the mean price during the attempt and the PUE,
 in the units of the simulator's bills (`rlsched.energy.bills`). The power of an attempt is assumed to be
 constant, because nodes report only its total energy. The attempt lasts from `Attempt.seated_s` until the
-broker knows its end. There are up to two series: the series that policies follow (`EnergyPriced`), and the
-other one (`BillPriced`).
+broker knows its end. There are up to two series: price and carbon intensity. Policies follow one of
+them (`EnergyPriced`); only bills use the other (`BillPriced`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class PriceSums(msgspec.Struct, frozen=True, kw_only=True):
     """Integral of a price of electricity, or of its carbon intensity, over time.
 
     Attributes:
-        kind, currency, pue: As in the last fact of the series.
+        kind, currency, pue: Fields of the last journal entry of the series.
         price: Present price, in the unit of its file; 0 if unknown.
         since_s: Time since which the price is known without a gap and in the same unit, Unix seconds;
             infinite: the price is unknown.
-        at_s: Time of the last fact of the series, Unix seconds.
+        at_s: Time of the last journal entry of the series, Unix seconds.
         total: Integral of price x PUE up to `at_s`, price x seconds. Only differences of two values after
             `since_s` have a meaning.
     """
@@ -54,7 +54,7 @@ class PriceSums(msgspec.Struct, frozen=True, kw_only=True):
     total: float = 0.0
 
     def after(self, entry: EnergyPriced | BillPriced, now_s: float) -> PriceSums:
-        """Return the integral after a fact at the time `now_s`, Unix seconds."""
+        """Return the integral up to `now_s` (time of `entry`, Unix seconds), with the price in `entry`."""
         if entry.price is None or not entry.kind:
             return PriceSums(at_s=now_s, total=self.total)
         goes_on = entry.mean_before is not None and (entry.kind, entry.currency) == (self.kind, self.currency)
@@ -81,7 +81,7 @@ class PriceSums(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             used_j: Energy of the attempt, joules.
             seated_s: Start of the attempt, Unix seconds.
-            seated_sum: Integral at the start (`until`).
+            seated_sum: Integral up to the start of the attempt (result of `until`).
             now_s: End of the attempt, or present time, Unix seconds.
         """
         if not self.since_s <= seated_s <= now_s:
@@ -96,12 +96,12 @@ class PriceSums(msgspec.Struct, frozen=True, kw_only=True):
 def job_bill(followed: PriceSums, other: PriceSums, job: Job, used_j: float | None, now_s: float) -> JobBill:
     """Return the bill of the measured energy of a job's ended attempts and of its current attempt.
 
-    If the price was unknown at some time of a measured attempt, or if the currency has changed, the cost of
-    the job is unknown; in the same way for the carbon.
+    The cost is unknown if the price was unknown at some time of a measured attempt, or if the currency has
+    changed. The carbon is unknown if the carbon intensity was unknown at some time of a measured attempt.
 
     Args:
-        followed: Integral of the series that policies follow.
-        other: Integral of the other series, of another kind.
+        followed: Integral of the series that policies follow (price or carbon intensity).
+        other: Integral of the series that only bills use (carbon intensity if policies follow the price).
         job: The job.
         used_j: Energy of the current attempt, joules; None: not measured, or there is no such attempt.
         now_s: Present time, Unix seconds.

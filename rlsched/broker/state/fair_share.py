@@ -31,7 +31,7 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user from ended attempts, Unix time to which they are decayed)."""
+        """(GPU-seconds of ended attempts by user, Unix time up to which they have decayed)."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:

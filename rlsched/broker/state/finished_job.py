@@ -78,7 +78,7 @@ _IN_COLUMNS = {
 _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
 """Fields of `JobSubmitted` that have a column, with the column's name. The other fields are in `rest`."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
-"""Fields of the submission that are removed when a job finishes, with the values that replace them."""
+"""Fields of the submission that are not stored for a finished job -> their empty values."""
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
 """Fields of the submission that are written even with default values: earlier versions require them."""
 _LEAVES = frozenset((type(None), bool, int, float, str, dict))
@@ -174,7 +174,8 @@ class RowRest(msgspec.Struct, frozen=True):
 
     Attributes:
         spec: Fields of the submission.
-        cost, carbon_kg, currency: As in `Job`. Rows of earlier versions lack them.
+        cost, carbon_kg, currency: Cost and carbon of the job's energy, as in `Job`. Rows of earlier versions
+            lack them.
     """
 
     spec: AskedFor = AskedFor()

@@ -59,13 +59,13 @@ def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def copied_to(db: sqlite3.Connection) -> int:
-    """Return the job number up to which rows were copied from another journal's table; -1: all are copied."""
+    """Return the number of the last job whose row was copied from another journal; -1: all are copied."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
     return -1 if found is None else int(found[0])
 
 
 def set_copied_to(db: sqlite3.Connection, job: int) -> None:
-    """Record the job number up to which rows were copied from another journal's table; -1: all are copied."""
+    """Record the number of the last job whose row was copied from another journal; -1: all are copied."""
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_copied', ?)", (str(job),))
 
 
@@ -150,7 +150,7 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reader of the table of ended jobs. Only the time of `rows` grows with the table.
+    """Reader of the table of ended jobs. Only `rows` takes longer as the table grows.
 
     Args:
         path: Name of the journal in messages.
@@ -259,7 +259,7 @@ class EndedTable:
 
 
 _ROW_BYTES = 120
-"""Estimated size of a row in a message without the row's texts and `rest`, bytes."""
+"""Estimated size in a message of a row's numbers (all columns except texts and `rest`), bytes."""
 _NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
 _MATCHES = (
     "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "
@@ -268,7 +268,7 @@ _MATCHES = (
 
 
 def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
-    """Return (index to scan, WHERE clause, values of the clause). The index yields the rows in order."""
+    """Return (database index, WHERE clause, values of the clause). The index is sorted by end time."""
     index, wheres, values = "ended_by_end", [], {}
     if wanted.user is not None:
         index, wheres = "ended_by_user", ["user = :user"]

@@ -28,8 +28,8 @@ class GpuHandover:
         Args:
             attempt: The job's active attempt.
             decision: Sequence number of the decision that took the GPUs.
-            moved_for: ID of the job that gets the GPUs, if `job` is moved to other GPUs; None: `job` is not
-                moved.
+            moved_for: ID of the job that gets the GPUs, if the registered job is moved to other GPUs; None:
+                the registered job is not moved.
         """
         self._leaving[job.number] = job
         if not attempt.ending:
@@ -71,9 +71,9 @@ class GpuHandover:
         return not attempt.leaving
 
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
-        """Record that rank `rank` of job `number` has ended, if the job is leaving.
+        """Record that rank `rank` of job `number` has ended. Do nothing if the job is not leaving.
 
-        Return the jobs among `jobs` that waited for this rank and now wait for no other rank.
+        Return the jobs in `jobs` that waited for this rank and now wait for no other rank.
         """
         if number not in self._leaving:
             return []

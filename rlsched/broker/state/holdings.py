@@ -3,8 +3,8 @@
 Foreign jobs are jobs that the cluster's engine (such as Slurm) runs without this broker. A GPU is out of
 service if the node no longer detects it, or found a foreign process on it.
 
-A job in the ledger (`ClusterState`) occupies the GPUs of each holding. No decision starts or preempts this
-job, and predictors do not learn from it.
+For each holding, the ledger (`ClusterState`) has a placeholder job that occupies the GPUs. No decision starts
+or preempts a placeholder job, and predictors do not learn from it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NodeHoldings:
         self._of_node: dict[str, list[tuple[Holding, int]]] = {}
 
     def set(self, entry: GpusHeld, node: Node, now_s: float) -> None:
-        """Replace all holdings of a node. Unchanged holdings keep their jobs in the ledger."""
+        """Replace all holdings of a node. Unchanged holdings keep their placeholder jobs in the ledger."""
         known = self._of_node.pop(entry.name, [])
         for holding, seq in known:
             if holding not in entry.held:
@@ -45,13 +45,13 @@ class NodeHoldings:
 
     @property
     def by_node(self) -> dict[str, list[tuple[Holding, int]]]:
-        """All holdings by node, each with the sequence number of the job that represents it in the ledger."""
+        """All holdings by node, each with the sequence number of its placeholder job in the ledger."""
         return {name: list(held) for name, held in self._of_node.items()}
 
     def restore_holdings(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
         """Restore holdings from a value of `by_node`.
 
-        The ledger must already have the jobs that represent the holdings.
+        The ledger must already have the placeholder jobs of the holdings.
         """
         self._of_node = {name: list(held) for name, held in by_node.items()}
 

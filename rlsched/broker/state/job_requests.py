@@ -133,10 +133,11 @@ def runs_as(spec: JobSubmitted) -> int:
 
 
 def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Return the catalogue index of the workload most similar to learnt profiles; 0: no GPU time was learnt.
+    """Return the catalogue index of the workload most similar to learnt profiles; 0: no GPU time is known.
 
     Args:
-        profiles: Profiles by GPU type. Each figure is from the GPU type with the most attempts.
+        profiles: Profiles by GPU type. GPU time and clock-bound fraction are from the type with the most
+            attempts.
     """
     seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
     if not seen:
@@ -190,8 +191,8 @@ def _mean_distances(
 
     Args:
         found: For each figure: the logarithm of the learnt value, and the logarithm of each workload's value.
-        count: Divisor of the sum of the distances.
-        most: Upper limit of the mean.
+        count: Number by which the sum of the distances is divided.
+        most: Upper limit of the result.
     """
     if not found:
         return ()

@@ -142,7 +142,7 @@ class Attempt:
         return max(now_s - self.seated_s - self._lent_until_s(now_s), 0.0)
 
     def _lent_until_s(self, now_s: float) -> float:
-        """Return the time that is charged to co-tenants up to now, seconds per GPU."""
+        """Return `lent_s` up to `now_s`: time charged to co-tenants and not to this job, seconds per GPU."""
         if self.tenants == 1:
             return self.lent_s
         return self.lent_s + (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)

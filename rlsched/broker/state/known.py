@@ -145,7 +145,7 @@ class Known:
         self._base: list[BasePart] = []
 
     def set_price(self, entry: EnergyPriced, now_s: float) -> None:
-        """Set the price of electricity and the power limit. `now_s`: time of the entry, Unix seconds."""
+        """Set the price of electricity and the power limit. `now_s`: time of `entry`, Unix seconds."""
         self.price_sums = self.price_sums.after(entry, now_s)
         self.energy_price = entry
         self.models.limit_power(entry.limit_w)
@@ -154,7 +154,7 @@ class Known:
         )
 
     def set_bill_price(self, entry: BillPriced, now_s: float) -> None:
-        """Set the price that only bills use. `now_s`: time of the entry, Unix seconds."""
+        """Set the price that only bills use. `now_s`: time of `entry`, Unix seconds."""
         self.bill_price_sums = self.bill_price_sums.after(entry, now_s)
         self.bill_price = entry
 

@@ -62,8 +62,8 @@ def learn(
 def learn_pair(profiles: Profiles, seen: PairSeen, job: Job, co_tenant: Job) -> None:
     """Learn from the observed speed of a job next to its only co-tenant.
 
-    The speed depends on the product of the job's sensitivity and the co-tenant's pressure. Each of the two is
-    learnt with the catalogue's value of the other.
+    The speed depends on the product of the job's sensitivity and the co-tenant's pressure. The sensitivity
+    is learnt with the catalogue's pressure, and the pressure with the catalogue's sensitivity.
     """
     mine, theirs = workload_number(seen.workload), workload_number(seen.partner)
     if mine <= 0 or theirs <= 0:
@@ -114,11 +114,11 @@ def _measured(profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str) -> 
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Return the figure that an attempt without co-tenants shows about clocks, by field name.
+    """Return {field of a profile: value} that follows from the clock and GPU time of an attempt.
 
-    The figure is `full_util_frac` if the attempt ran at the highest clock, else `clock_bound` (fraction of
-    the run time that depends on the clock). `util_frac`: GPU time of the attempt, 0 to 1. The result is empty
-    if `clock_bound` cannot be computed.
+    The attempt had no co-tenants. At the highest clock, the field is `full_util_frac`. At a lower clock, it
+    is `clock_bound` (fraction of the run time that depends on the clock), and the result is empty if this
+    cannot be computed. `util_frac`: GPU time of the attempt, 0 to 1.
     """
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
@@ -154,7 +154,8 @@ def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[st
 
     Returns:
         The speed. None if a rank was not measured long enough, or if the GPU time of earlier runs is unknown.
-        Also None if the attempt had both co-tenants and a lower clock, or had neither and is the reference.
+        Also None if the attempt had both co-tenants and a lower clock, or neither: its speed is then 1 by
+        definition.
     """
     gpus, busy = sum(len(rank.gpus) for rank in attempt.ranks), 0.0
     if attempt.was_shared == (attempt.sm_clock_frac < 1.0) or not gpus:

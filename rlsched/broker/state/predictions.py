@@ -46,7 +46,7 @@ _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
 class _PredictedJob(NamedTuple):
-    """Predictions for a job that has not ended: the prediction in use, and that of the running mean."""
+    """Predicted run times of an unfinished job: the prediction in use, and that of `RunningMean`."""
 
     predicted: Floats  # (BINS,)
     mean: Floats

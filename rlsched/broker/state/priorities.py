@@ -57,7 +57,7 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def may_be_preempted(self, priority: Priority) -> bool:
-        """Return whether jobs of this priority are preemptible even if they do not request it."""
+        """Return whether all jobs of this priority are preemptible, however they are submitted."""
         return self.preemptible is not None and LEVELS[priority] <= LEVELS[self.preemptible]
 
 
@@ -132,7 +132,7 @@ def due_ranks(
     live: Iterable[Job],
     now_s: float,
 ) -> JobsRanked | None:
-    """Return the journal entry that changes weights and levels now; None if nothing changes."""
+    """Return the journal entry with the new weights and levels; None if none has changed."""
     jobs = list(live)
     fair: dict[str, float] = {}
     if math.isfinite(ranks.half_life_s):
@@ -154,11 +154,11 @@ def due_ranks(
 
 
 def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
-    """Return the level of a waiting job: its priority, raised by its waiting time and by a stop of its node.
+    """Return the level of a waiting job: its priority, raised for long waiting and after a stop of its node.
 
     The job rises by one priority, up to `high`, if its last attempt ended because a node was stopped together
-    with its jobs, declared down, or removed. Thus later jobs do not get the job's GPUs first after a restart
-    of the cluster. A job does not rise if its node was lost for another reason, because the job may have
+    with its jobs, declared down, or removed. Thus the job starts before later jobs after a restart of the
+    cluster. A job does not rise if its node was lost for another reason, because the job may have
     crashed the node.
     """
     level = LEVELS[job.spec.priority]

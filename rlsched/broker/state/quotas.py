@@ -76,7 +76,7 @@ class Party:
         jobs: Number of waiting and running jobs.
         held_milli: GPUs held by these jobs, thousandths of a GPU.
         charged_milli: GPUs that are charged at present, thousandths of a GPU.
-        used: GPU time charged from the start of the month to `since_ms`, thousandths of a GPU x ms.
+        used: GPU time charged from the start of the month to `since_ms`, thousandths of a GPU-millisecond.
         since_ms: Time up to which GPU time has been charged, Unix ms.
     """
 
@@ -95,7 +95,7 @@ class Party:
         self.since_ms = now_ms
 
     def used_by(self, now_ms: int, month_ms: int) -> int:
-        """Return the GPU time charged in this month up to `now_ms`, thousandths of a GPU x ms.
+        """Return the GPU time charged in this month up to `now_ms`, thousandths of a GPU-millisecond.
 
         `month_ms`: start of this month, Unix ms.
         """

@@ -175,8 +175,8 @@ class Head:
 
     Attributes:
         spec: The submission after all changes of the whole array.
-        changes: All changes from the first change of a single task on, in order; empty if no single task was
-            changed.
+        changes: The first change of only some tasks, and all later changes, in order; empty if all changes
+            were of the whole array.
     """
 
     spec: JobSubmitted
