@@ -207,8 +207,8 @@ class Client:
 
         Args:
             job: Number of a job or an array.
-            tasks: Only these tasks of the array, also tasks that do not have their own job number yet. The
-                methods below have the same argument.
+            tasks: Only these tasks of the array, also tasks that do not have their own job number yet.
+                `hold`, `release` and `requeue` have the same argument.
             waiting: Cancel only if the job has no GPUs; running tasks of an array continue.
 
         Raises:

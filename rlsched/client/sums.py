@@ -109,7 +109,7 @@ def sums(
         day_of: Function that returns the day of a time in Unix seconds.
 
     Returns:
-        The totals of the groups, sorted by their values, and the totals of all jobs.
+        The totals of the groups, sorted by the values of the fields in `by`, and the totals of all jobs.
     """
     groups: dict[tuple[str, ...], _Group] = {}
     total = _Group()

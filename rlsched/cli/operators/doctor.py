@@ -88,7 +88,7 @@ def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fi
 
 
 def _starting(home: Path) -> str:
-    """Return a text that a broker which uses the keys in `home` is starting; "" if none is."""
+    """Return a message if a broker with the keys in `home` is starting; else ""."""
     if find_spec("zmq") is None:
         return ""
     from rlsched.transport.starting import is_starting, starting_in

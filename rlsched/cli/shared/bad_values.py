@@ -35,7 +35,7 @@ def _slurms(error: click.NoSuchOption) -> str:
 
 
 def _other_case(error: click.NoSuchOption) -> str:
-    """Return a hint at the option that differs only in upper and lower case; "" if there is none."""
+    """Return a hint if an unknown option exists in the other case, such as `-N` for `-n`; else ""."""
     other = error.option_name.swapcase()
     known = error.ctx is not None and any(other in one.opts for one in error.ctx.command.params)
     return f"; did you mean {other}?" if known else ""

@@ -285,7 +285,7 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 
 
 def _value(one: Declared, asked: Mapping[str, Any], now_s: float) -> Any:
-    """Return the value of a setting: by `_TIMES` or `_PARSED`, else as click has parsed its option."""
+    """Return the value of a setting: from its function in `_TIMES` or `_PARSED`, else as parsed by click."""
     if one.name in _TIMES:
         return _TIMES[one.name](asked, now_s)
     parse = _PARSED.get(one.name)
@@ -387,8 +387,8 @@ def change_options(command: Command) -> Command:
 def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Callable[[Command], Command]]:
     """Return a click option for each declared option for which `help_of` returns a help text.
 
-    `given`: True for `submit`: options have defaults. False for `update`: an option without a value changes
-    nothing, and the names in `_TAKEN` are left out.
+    `given`: True for `submit`, where options have defaults. False for `update`, where an option that is not
+    given changes nothing; `update` does not get the option names in `_TAKEN`.
     """
     return [
         click.option(

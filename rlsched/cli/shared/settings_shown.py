@@ -119,7 +119,7 @@ def _line(entry: dict[str, Any], meaning: str) -> str:
 
 
 def _resolved(policy: Policy, name: str) -> Any:
-    """Return the default value of a setting that the policy does not set."""
+    """Return the value that applies to a setting that the policy does not set."""
     if name == "order" and not policy.settings.rule:
         return policy.rule.order.name
     value = getattr(policy.settings, name)

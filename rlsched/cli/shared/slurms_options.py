@@ -81,11 +81,11 @@ STATES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("completing", "cg", "stage_out", "so"), "such jobs are running here"),
     **dict.fromkeys(("suspended", "s", "stopped", "st"), "jobs are not suspended here"),
 }
-"""State of Slurm that rlsched lacks, in lower case -> the state of such jobs."""
+"""State of Slurm that rlsched lacks, in lower case -> text about the state of such jobs in rlsched."""
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """Return the words and columns in a text such as `jobid=job user=user`."""
+    """Return a dict from a text such as `jobid=job user=user`: word of Slurm -> column of rlsched."""
     return {word: column for word, _, column in (pair.partition("=") for pair in text.split())}
 
 

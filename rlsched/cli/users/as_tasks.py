@@ -20,7 +20,7 @@ class AsTasks(NamedTuple):
         command: Command of the job.
         asked: The options of the job.
         labelled: Whether lines begin with the rank, as in `follow`; False if `srun` prints the lines.
-        nodes: Number of nodes that a command without tasks asked for; 0: none.
+        nodes: Value of `--nodes` if the command runs once on each node; 0: not given, or `srun` is used.
     """
 
     command: list[str]
@@ -37,9 +37,9 @@ class AsTasks(NamedTuple):
 
 
 def as_tasks(words: Sequence[str], asked: Mapping[str, Any], *, label: bool, has_launcher: bool) -> AsTasks:
-    """Return the job that runs a command as tasks, if the options request tasks.
+    """Return the job that runs a command; `srun` runs the command if options request tasks.
 
-    The job keeps the command of a script that starts steps itself. A command with `--launch`, or without
+    The command of a script that starts steps (`srun`) is not changed. A command with `--launch`, or without
     options that request or label tasks, runs once on each node.
 
     Args:

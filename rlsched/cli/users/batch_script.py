@@ -35,10 +35,10 @@ _CALLS: Final = re.compile(
     r"(srun|scontrol|sbcast|sbatch|salloc|sattach|squeue|scancel|sacct|sinfo|sstat)"
     r"(?:$|(?=[;&|)`])|\s+(?!\())([^\s;&|)`]*)\s*([^\s;&|)`\"]*)"
 )
-"""Calls of Slurm's commands: at the start of a command, or of a quoted command such as `RUN="srun -n 2"`."""
+"""Pattern of a call of a Slurm command; the call can be quoted, as in `RUN="srun -n 2"`."""
 _COMMENTS: Final = re.compile(r"(?:^|\s)#.*")
 _PROGRAMS: Final = ("bin", "sbin")
-"""Names of directories whose files can be different on each machine."""
+"""Names of directories whose programs can exist on the nodes without existing on this machine."""
 _SCRIPTS: Final = (".sh", ".bash", ".sbatch", ".slurm")
 _VARIABLES: Final = re.compile(r"[$][{]?[#!]?SLURMD?_[A-Z]")
 _SERVED: Final = (("scontrol", "show", "hostnames"), ("scontrol", "show", "hostname"))
@@ -49,8 +49,9 @@ _REFUSED: Final = {
     "--no-requeue": "the job can be requeued; to end it then, write `[ $RLSCHED_ATTEMPT = 1 ] || exit 1` in "
     "the script",
 }
-"""Options of `sbatch` that would change the job, and what a job can do instead. `--signal` is ignored if the
-job has `--grace`, so that a script can serve Slurm too."""
+"""Option of `sbatch` that rlsched rejects, because the job would differ without it -> what to do instead.
+`--signal` is accepted and ignored if the job has `--grace`, so that one script suits both Slurm and rlsched.
+"""
 NO_MEANING: Final = frozenset((*_VALUED, *_FLAGS))
 """Options of `sbatch` and `srun` that rlsched accepts and ignores: the policy decides on places and times."""
 
@@ -82,7 +83,7 @@ class Script(NamedTuple):
         reads_variables: Whether the script reads variables with Slurm's names.
         calls: Calls of Slurm's commands, in a script for Slurm.
         uses_nodes: Whether the script contains a command, such as `srun`, that starts processes on all nodes.
-        interpreter: Words of the `#!` line of a script that is not executable and not in `command`.
+        interpreter: Words of the `#!` line that must precede `command`, because the script is not executable.
     """
 
     command: list[str]
@@ -128,7 +129,7 @@ def read_script(words: list[str], command: click.Command) -> Script | None:
 
 
 def _refuse_no_command(path: str, cwd: str) -> None:
-    """Check that the first word of a command, which is no script, can be a program.
+    """Check that the first word of a command can be a program. Call this only if the word is no script.
 
     A name without a slash can be a program in PATH on the job's nodes, unless it is a script's name such as
     `train.sh`.
@@ -185,7 +186,7 @@ def piped_script(command: click.Command) -> Script | None:
 
 
 def _script(runs: list[str], where: str, text: str, command: click.Command) -> Script:
-    """Return the script with this text. `runs` is the command that runs it.
+    """Return the `Script` of a text. `runs`: its `command`. `where`: name of the text in errors.
 
     Raises:
         InputError: a directive is invalid as in `directives`.
@@ -201,7 +202,7 @@ def _script(runs: list[str], where: str, text: str, command: click.Command) -> S
 
 
 def _slurms(runs: list[str], text: str, *, is_slurms: bool) -> Script:
-    """Return a script with this text, without directives. `runs` is the command that runs it."""
+    """Return the `Script` of a text without parsing directives. `runs`: its `command`."""
     lines = text.splitlines()
     reads_variables = re.search(_VARIABLES, text) is not None
     return Script(
@@ -210,7 +211,7 @@ def _slurms(runs: list[str], text: str, *, is_slurms: bool) -> Script:
 
 
 def _calls(lines: list[str]) -> list[Call]:
-    """Return the calls of Slurm's commands, at the start of commands (`_CALLS`)."""
+    """Return the calls of Slurm commands in the lines of a script, outside comments."""
     return [
         Call(
             number,
@@ -410,7 +411,7 @@ class BatchCommand(click.Command):
         return rest
 
     def _takes_stdin(self, ctx: click.Context) -> bool:
-        """Return whether a script is read from standard input: no option names another source of jobs."""
+        """Return whether to read a script from standard input: without --wrap, --from and --dry-run."""
         others = ("wrap", "table", "dry_run")
         return (
             "wrap" in ctx.params

@@ -222,9 +222,10 @@ def _numbers(reader: StoreReader) -> str:
 
 
 def _when(folder: Path, text: str) -> float:
-    """Return the time in the text of `--at`: seconds of the trace for a replay's store, else Unix seconds.
+    """Return the time that the text of `--at` gives.
 
-    For the store of a broker, the text is a time as for `--since`, or a time of today, such as 14:02.
+    In the store of a replay, times are seconds of the trace. In the store of a broker, they are Unix seconds;
+    the text then has a form of `--since`, or is a time of today, such as 14:02.
 
     Raises:
         InputError: the text is not such a time.

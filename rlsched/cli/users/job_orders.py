@@ -84,14 +84,14 @@ def order_verb(
 ) -> Callable[[Callable[..., Order]], click.Command]:
     """Return a decorator that makes a verb from a function that returns an `Order`.
 
-    The verb sends the order for jobs given by number, for jobs selected by options, or for all jobs.
+    The verb calls the `Order` for jobs given by number, for jobs selected by options, or for all jobs.
 
     Args:
         done: Word printed for each changed job, such as `cancelled`.
         states: States of the jobs that options can select.
         by: Names of the options that select jobs.
         cls: Class of the command.
-        waits_alone: Whether the order can be restricted to the waiting tasks of an array.
+        waits_alone: Whether `--state queued` can restrict the verb to the waiting tasks of an array.
     """
 
     def verb(make: Callable[..., Order]) -> click.Command:
@@ -129,7 +129,7 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Return the same IDs, restricted to waiting jobs and to waiting tasks of arrays.
+    """Return the given IDs, each restricted to a waiting job or to the waiting tasks of an array.
 
     Raises:
         InputError: `state`, the value of `--state`, is not `queued`.
@@ -165,7 +165,7 @@ def _chosen(
 
 
 def _each(client: Client, jobs: Sequence[JobName], order: Order, done: str) -> int:
-    """Send an order for each job. Return the exit code of the last failure; 0: no failure."""
+    """Call `order` for each job. Return the exit code of the last failure; 0: no failure."""
     from rlsched.terminal.visible import visible
 
     code = 0
