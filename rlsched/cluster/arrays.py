@@ -382,7 +382,7 @@ class OrderArrays(NamedTuple):
 
     @property
     def may_change(self) -> bool:
-        """Whether there is a second order, to which the queue switches once a job may be preempted."""
+        """Whether there is a second queue order, which applies from the first preemptible job on."""
         return len(self.code) > 1
 
 
@@ -414,7 +414,7 @@ def columns(entries: Records) -> NDArray[Any]:
 
 
 def bit_set_words(nodes: int) -> int:
-    """Return the number of words in a bit set of nodes: one bit per node, then one bit per word."""
+    """Return the number of words of a node set (`index`): a bit per node, then a bit per word of these."""
     low = max(1, -(-nodes // WORD_BITS))
     return low + -(-low // WORD_BITS)
 

@@ -13,7 +13,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def _within(places: int, each: int, available: int) -> int:
-    """Return how many of `places` places can get `each` units of a resource with `available` free units."""
+    """Return for how many of `places` places the `available` units suffice, if a place needs `each` units."""
     return min(places, available // each) if each > 0 else places
 
 
@@ -58,7 +58,7 @@ def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
-    """Return how many places of class `c` idle node `n` has: at most 1 if the class requests a GPU share."""
+    """Return how many places of class `c` fit on node `n` if the node is idle; at most 1 for a GPU share."""
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -114,15 +114,15 @@ def free_gpus_for(s: StateArrays, c: int, n: int) -> int:
 
 @kernel
 def is_memory_left(s: StateArrays, running: int, used_mib: float, need_mib: float) -> bool:
-    """Return whether the limits of GPU memory allow one more job on all GPUs of a running job.
+    """Return whether the limits of GPU memory allow an additional job on all GPUs of a running job.
 
     The limits are `gpu.usable_mib` and `gpu.joinable_mib`.
 
     Args:
         s: The state.
         running: Slot of the running job.
-        used_mib: Memory that the jobs on these GPUs need on each GPU, MiB.
-        need_mib: Memory that the other job needs on each GPU, MiB; nan: unknown.
+        used_mib: Memory that the present jobs on these GPUs need on each GPU, MiB.
+        need_mib: Memory that the additional job needs on each GPU, MiB; nan: unknown.
     """
     place = s.job.head[running] if s.config[0].limits_memory else -1
     while place >= 0:

@@ -80,7 +80,7 @@ def _best_node(s: StateArrays, p: int, c: int, classes: NDArray[np.int64]) -> in
 
 @kernel
 def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Write into `out` the GPUs of node `n` for a job of class `c`, which fits on this node."""
+    """Choose GPUs of node `n` for a job of class `c`, and write them to `out`. The job must fit there."""
     if s.demand.share_milli[c] < WHOLE_GPU_MILLI:
         out[0] = _gpu_for_share(s, n, c, classes)
     else:
@@ -196,7 +196,7 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
 
 @array_kernel
 def _gpus_of_nodes(s: StateArrays, p: int, slot: int, node: int) -> int:
-    """Return the number of GPUs of all nodes on which `choose` would place a job that fits now."""
+    """Return the number of GPUs of all nodes on which `choose` would place a job. The job must fit now."""
     out, held, last = np.empty(s.job.gpus[slot], np.int32), 0, -1
     host = choose(s, p, slot, node, out)
     if out.shape[0] == 0:
@@ -210,9 +210,9 @@ def _gpus_of_nodes(s: StateArrays, p: int, slot: int, node: int) -> int:
 
 @kernel
 def gpus_taken(s: StateArrays, p: int, slot: int, node: int) -> int:
-    """Return how many GPUs would no longer be free for other jobs if a job that fits now started.
+    """Return how many GPUs the start of a job would withhold from other jobs. The job must fit now.
 
-    `node`: as in `choose`.
+    `node`: requested node, or a constant such as BY_RULE, as in `choose`.
     """
     if s.demand.exclusive[s.job.demand[slot]]:
         return _gpus_of_nodes(s, p, slot, node)

@@ -20,7 +20,7 @@ ANY_KIND: Final = -1
 ANY_TYPE: Final = "any"
 """Word for all GPU types, in place of the name of a type."""
 MAX_KINDS: Final = 62
-"""Maximum number of GPU types in a cluster: the bits of a mask."""
+"""Maximum number of GPU types in a cluster: a mask of GPU types has one bit per type."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,9 +111,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the job accepts GPUs of this type with this much memory.
 
         A memory of 0 means unknown, and is accepted. A job of one GPU gets a whole MIG slice. Gangs get no
-        slices: slices have neither a peer-to-peer link (NVIDIA's MIG guide, application considerations; from
-        memory) nor CUDA IPC (RAPIDS' guide to MIG). Jobs that request a share of a GPU get no slices, because
-        slices are not shared.
+        slices: slices have neither a peer-to-peer link (NVIDIA's MIG guide, application considerations;
+        quoted from memory) nor CUDA IPC (RAPIDS' guide to MIG). Jobs that request a share of a GPU get no
+        slices, because slices are not shared.
         """
         if not self.names(gpu_type):
             return False
@@ -151,7 +151,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.memory_mib // self.places)
 
     def places_on_node(self, node: NodeGroup | NodeSpec) -> int:
-        """Return how many places of this job fit on an idle node; node cores or memory of 0 mean unknown."""
+        """Return how many places (see `places`) of this job fit on a node if the node is idle.
+
+        Cores or memory of the node are unknown if they are 0.
+        """
         if not self.gpus and not (self.cpu_milli and node.cpus):
             return 0
         known_mib = node.gpu_memory_mib if isinstance(node, NodeSpec) else 0
@@ -213,7 +216,7 @@ def holds(sizes: Counter[int], places: int) -> bool:
 
     Args:
         sizes: Count of nodes for each node size; the size is the number of places on the idle node.
-        places: Places of the gang.
+        places: Number of places that the gang needs.
     """
     sizes = Counter({size: count for size, count in sizes.items() if size > 0 and count > 0})
     if not sizes:

@@ -1,4 +1,4 @@
-"""State of a policy that sets dials: the dials, the counts for the observation, and the policy's network.
+"""State of a policy that sets dials: dials, counts for the policy's observations, and the policy's network.
 
 A dial is a number that adjusts a rule while the rule runs. The ledger stores this state for
 `rlsched.decide.dials` and does not read it.
@@ -144,9 +144,9 @@ class DialArrays(NamedTuple):
 
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
-    """Return dials for the partitions `names`; a partition that is also in `before` keeps its values.
+    """Return the dials of the partitions `names`: as in `dials` for old partitions, 0 for new partitions.
 
-    The dials of new partitions are 0. `before`: names of the partitions to which `dials` belongs.
+    `before`: names of the partitions in `dials`.
     """
     fresh = no_dials(len(names))
     controlled = dials.controller[0] != NO_CONTROLLER

@@ -51,7 +51,7 @@ earlier versions thus stay valid.
 def sums(
     s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64], learnt: int
 ) -> tuple[np.uint64, np.uint64]:
-    """Return two sums of hashed words: over live jobs, and over pairs (job, place on one of the job's GPUs).
+    """Return two sums of hashes: over the live jobs, and over the jobs' positions on GPUs.
 
     Args:
         rows: (J, W) job entries as 64-bit words.
@@ -78,7 +78,7 @@ def sums(
 
 @cache
 def _masks(modelled: bool, revises: bool, priced: bool) -> NDArray[np.uint64]:
-    """Return bit masks of a job's words: a bit is 1 if it is in the digest. Fields `_LEARNT` have no mask.
+    """Return a bit mask for each word of a `JOB` entry before `_LEARNT`: 1 for each bit in the digest.
 
     `slack_s`, the last word before `_LEARNT`, is in the digest only if a price of electricity is known.
     """

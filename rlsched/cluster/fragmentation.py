@@ -4,7 +4,8 @@ Weng et al., "Beware of Fragmentation" (ATC'23), define the fragmentation of a n
 that a task class cannot use, averaged over the classes. The weight of a class is its number of arrivals: in
 the paper, in a sample of the workload; here, among the jobs of this state. Classes with fewer than 1 in 200
 arrivals are ignored. CPU-only classes and gangs that do not fit on one node are also ignored, because they
-add the same amount to every choice.
+add the same amount to every choice. The functions of this module return sums over the classes, weighted by
+arrivals, in milli-GPU x jobs.
 """
 
 from __future__ import annotations

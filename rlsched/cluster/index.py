@@ -49,7 +49,7 @@ def _meld(s: StateArrays, side: int, a: int, b: int) -> int:
 
 @kernel
 def _combine(s: StateArrays, side: int, first: int) -> int:
-    """Merge `first` and the siblings after it into one heap: first in pairs, then the pairs right to left."""
+    """Merge heap `first` and the siblings after it: heaps in pairs, then the merged pairs right to left."""
     slot = s.derived.slot
     pairs = -1
     while first >= 0:

@@ -93,7 +93,7 @@ def reorder(s: StateArrays, slot: int, key: float) -> None:
 
 @kernel
 def note_moved(s: StateArrays, slot: int, gang: int) -> None:
-    """Record that a slot was preempted to make room for the waiting slot `gang`; -1: clear the record."""
+    """Record that `slot`'s job was preempted for the waiting job in slot `gang`; -1: clear the record."""
     s.job.moved_for[slot], s.job.moved_attempt[slot] = -1, 0
     if gang >= 0:
         s.job.moved_for[slot], s.job.moved_attempt[slot] = s.job.seq[gang], s.job.attempt[gang]
@@ -183,7 +183,7 @@ def admit_job(
 
 @kernel
 def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> int:
-    """Set a job's workload and weight of energy (-1: the cluster's weight). Return its sequence number."""
+    """Set a job's workload and weight of energy (-1: the cluster's). Return the job's sequence number."""
     s.job.workload[slot], s.job.energy_ppm[slot] = workload, energy_ppm
     if s.job.head[slot] >= 0:
         forget_speeds(s, s.job.head[slot] // MAX_TENANTS)
@@ -214,7 +214,7 @@ def forget(s: StateArrays, slot: int) -> None:
 
 @kernel
 def _index_node(s: StateArrays, n: int, sign: int) -> None:
-    """Add node `n` to its partition's index (sign 1), or remove the node (sign -1), if the node is up."""
+    """If node `n` is up, add it to its partition's index (sign 1), or remove it (sign -1)."""
     if s.node.status[n] != NODE_UP:
         return
     p, free, size = s.node.part_of[n], s.node.free[n], s.node.gpus[n]
@@ -253,7 +253,7 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
 
 @kernel
 def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
-    """Deduct the cores and memory of one place of a slot from node `n` (sign 1), or return them (-1).
+    """Deduct one place of a job (its cores and memory per GPU) from node `n` (sign 1), or return it (-1).
 
     Lent cores are not deducted (`rlsched.cluster.loans`).
     """
@@ -268,7 +268,7 @@ def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
 
 @kernel
 def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
-    """Return whether a job uses a known amount of the cores or memory of its nodes."""
+    """Return whether cores or host memory are counted for a job."""
     return s.job.cpu_milli_each[slot] > 0 or s.demand.memory_mib_each[s.job.demand[slot]] > 0
 
 
@@ -318,7 +318,7 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
 
     `gpus` is grouped by node, and the first group is on `host`. A job without GPUs gets cores and memory of
     `host`. If the job gets whole nodes, the nodes must be idle, and their other GPUs, cores and memory are
-    withheld. Returns the first place of the allocation (`JOB.head`), -1 without GPUs.
+    withheld. Returns the first GPU and position of the job as a number (`JOB.head`), -1 without GPUs.
     """
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
@@ -359,7 +359,7 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
 
 @kernel
 def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
-    """Undo `occupy`: remove a job from all its GPUs. `head`: first entry of the linked list of its places."""
+    """Undo `occupy`: remove a job from all its GPUs. `head`: result of `occupy`."""
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
     place = head
@@ -405,7 +405,7 @@ def allocate(
     sm_clock_frac: float,
     now_s: float,
 ) -> None:
-    """Start a waiting job on these GPUs of partition `p`; the GPUs are grouped by node, `host` first."""
+    """Start a waiting job on these GPUs of partition `p`, which are grouped by node; node `host` is first."""
     dequeue(s, slot)
     s.job.head[slot] = occupy(s, slot, gpus, host, p, share_milli)
     _run(s, slot, host, p, share_milli, sm_clock_frac, now_s)
@@ -445,7 +445,7 @@ def spare_cpu_milli(s: StateArrays, n: int) -> int:
 
 @kernel
 def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
-    """Return how many spare cores each GPU of a running job could get in addition, in thousandths."""
+    """Return how many spare cores a running job could get in addition for each of its GPUs, thousandths."""
     place, each = s.job.head[slot], UNCOUNTED
     while place >= 0:
         n, on_node = s.gpu.node[place // MAX_TENANTS], 0
@@ -461,8 +461,8 @@ def join(
 ) -> None:
     """Start the waiting job in `slot` on all GPUs of the running job in slot `share_with`.
 
-    Both jobs must have the same number of GPUs. All jobs on a GPU then have equal parts of it, and use its
-    cores together; the first job also gets the remainder of the division. `cpu_milli_each`: cores that the
+    Both jobs must have the same number of GPUs. All jobs on a GPU then have equal shares of it (the
+    first job also gets the rounding remainder), and use its cores together. `cpu_milli_each`: cores that the
     new job adds to the cores of each GPU, thousandths.
     """
     dequeue(s, slot)
@@ -504,7 +504,7 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
     """Give equal shares to all jobs on GPU `g`; these jobs have all their GPUs in common.
 
     `release` computes the service of an attempt (GPU-seconds) from the last share. This function corrects
-    `attained_gpu_s`: it adds the service so far at the previous share, and deducts the same at the new share.
+    `attained_gpu_s`: it adds the service so far at the previous share, and deducts it at the new share.
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
@@ -521,9 +521,9 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
-    """Give the GPU share of a released job on GPU `g` to its co-tenants, with the cores that they lack.
+    """After a job has left GPU `g`, give its share to the other jobs there, and cores if they lack any.
 
-    `cpu_milli_each`: cores that the released job had with each GPU, thousandths. The co-tenants get these
+    `cpu_milli_each`: cores that the released job had with each GPU, thousandths. The other jobs get these
     cores even if the node has no spare cores, because they used them before.
     """
     first = -1
@@ -607,7 +607,7 @@ def set_price(s: StateArrays, ratio: float, outlook: NDArray[np.float64], until_
 
     Args:
         ratio: The price relative to the mean; 0: unknown.
-        outlook: (K,) columns of `rlsched.energy.relative.OUTLOOK`.
+        outlook: (K,) present values of the columns `rlsched.energy.relative.OUTLOOK`.
         until_s: Time when the price changes next.
     """
     config, changes = s.config[0], s.config[0].price_ratio != ratio
@@ -623,8 +623,8 @@ def set_price(s: StateArrays, ratio: float, outlook: NDArray[np.float64], until_
 def size_class(s: StateArrays, c: int) -> None:
     """Compute `node_size` of class `c`: for each partition, the most places on one idle node.
 
-    The class of its preferred types gets the same values: the preference must not split a gang that fits on
-    one node.
+    If `c` prefers GPU types, the class that accepts only these types gets the same values: a preference must
+    not split a gang that fits on one node.
     """
     sizes = s.derived.class_queue.node_size
     for p in range(sizes.shape[0]):

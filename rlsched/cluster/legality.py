@@ -29,7 +29,7 @@ def check_gang(
     *,
     drained_too: bool = False,
 ) -> tuple[int, int]:
-    """Return (partition, first node) of a legal start.
+    """Check that a start is legal. Return its partition and its first node.
 
     Args:
         slot: Slot of the waiting job.

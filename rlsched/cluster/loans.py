@@ -48,10 +48,10 @@ def lent_milli_on(s: StateArrays, n: int) -> int:
 def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_milli: int) -> int:
     """Return the cores per GPU that a job is lent if it starts on these free GPUs, thousandths.
 
-    The loan is the least number of whole cores with which the job has `needed_milli`, limited by the node's
-    idle cores that are not lent. The loan is 0 on a node that does not lend cores (`lends` of `NODE`). It is
-    also 0 for a gang on several nodes, a job with whole nodes, and a job that requests a fraction of a core
-    per GPU.
+    The loan is the least number of whole cores that raises the job's cores to `needed_milli`, but at most the
+    idle cores of the node that are not lent. The loan is 0 on a node that does not lend cores (`lends` of
+    `NODE`). It is also 0 for a gang on several nodes, a job with whole nodes, and a job that requests a
+    fraction of a core per GPU.
 
     Args:
         gpus: Global indices of these GPUs, grouped by node.
@@ -88,7 +88,7 @@ def usable_milli(s: StateArrays, slot: int, workload_milli: int) -> int:
     limited the use: the result is the larger of the use and the workload's need.
 
     Args:
-        workload_milli: Cores per GPU that its workload needs, thousandths.
+        workload_milli: Cores per GPU that the job's workload needs, thousandths.
     """
     learnt, asked = s.job.core_need_milli[slot], s.demand.cpu_milli_each[s.job.demand[slot]]
     if s.job.workload[slot] == 0:
@@ -103,9 +103,9 @@ def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
     Always False on a cluster that does not lend cores. Otherwise, the waiting job needs spare cores for its
     whole request.
 
-    With `config.within_parts`, the jobs on one GPU must together also request at most this GPU's part of the
-    cores. Otherwise a free GPU could lack cores, and placement by counts of free GPUs (`plain_demands`) would
-    fail.
+    With `config.within_parts`, the waiting job and the jobs on a GPU must also request together at most an
+    equal part of the node's cores per GPU. Otherwise a free GPU could lack cores, and placement by counts of
+    free GPUs (`plain_demands`) would fail.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not s.config[0].lends_cores or asked == 0:
@@ -153,7 +153,10 @@ def withdraw_one(s: StateArrays, started: int) -> int:
 
 @kernel
 def _withdraw_on(s: StateArrays, n: int) -> int:
-    """Withdraw the first loan on node `n` if the node has too few free cores; return its slot, or -1."""
+    """Withdraw the first loan on node `n` if the node has too few free cores.
+
+    Return the slot of the borrower; -1 if no loan is withdrawn.
+    """
     if s.node.cpu_milli[n] >= UNCOUNTED or s.node.cpu_free_milli[n] >= lent_milli_on(s, n):
         return -1
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):

@@ -45,7 +45,8 @@ def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
 def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int) -> int:
     """Return how many GPUs a gang still needs after it got whole nodes, -1 if the gang does not fit.
 
-    `holes`, `whole`: (M + 1,) counts of nodes, as in `Index`.
+    `holes`: (M + 1,) number of nodes with 0, 1, 2, ... free GPUs. `whole`: (M + 1,) number of wholly free
+    nodes with 0, 1, 2, ... GPUs.
     """
     left = gpus
     taken_at_least = 0
@@ -67,7 +68,7 @@ def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int
 
 @kernel
 def fits_in(holes: NDArray[np.int32], whole: NDArray[np.int32], node_size: int, gpus: int) -> bool:
-    """Return whether a gang fits the nodes that `holes` and `whole` count, as in `gang_remainder`."""
+    """Return whether a gang fits on free GPUs; `holes` and `whole` as in `gang_remainder`."""
     if gpus <= node_size:
         return hole_for(holes, gpus) >= 0
     return gang_remainder(holes, whole, gpus) >= 0
@@ -85,7 +86,7 @@ def fits(s: StateArrays, p: int, gpus: int) -> bool:
 
 @array_kernel
 def _class_fits(s: StateArrays, p: int, c: int) -> bool:
-    """Return whether a job of class `c`, which is not plain, can start in partition `p` now."""
+    """Return whether a job of class `c`, a class that is not plain, can start in partition `p` now."""
     needed, size = max(s.demand.gpus[c], 1), s.derived.class_queue.node_size[p, c]
     if size == 0 or (
         s.derived.part.free_gpus[p] < s.demand.gpus[c] and (s.demand.share_milli[c] == WHOLE_GPU_MILLI)
@@ -106,7 +107,7 @@ def _class_fits(s: StateArrays, p: int, c: int) -> bool:
 
 @kernel
 def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> bool:
-    """Return whether a node that is not in `taken` (N,) has this many places of class `c`."""
+    """Return whether a node has `needed` free places of class `c`. Nodes in `taken` (N,) do not count."""
     n = 0
     while n < s.node.shape[0] and (taken[n] or open_places(s, c, p, n) < needed):
         n += 1
@@ -115,7 +116,7 @@ def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.boo
 
 @kernel
 def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
-    """Mark idle nodes for a gang in `taken` (N,), largest first; return the number of their places."""
+    """Mark idle nodes in `taken` (N,) for a gang, largest first. Return the number of places on them."""
     got = 0
     for size in range(s.derived.class_queue.node_size[p, c], 0, -1):
         for n in range(s.node.shape[0]):

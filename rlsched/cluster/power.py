@@ -50,10 +50,10 @@ def leads(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
-    """Return the highest power above idle that the jobs on GPU `g` draw at an SM clock, W.
+    """Return the highest power above idle that the jobs on GPU `g` draw on all their GPUs at an SM clock, W.
 
     Args:
-        g: First GPU of these jobs; the result is for all GPUs of the jobs.
+        g: First GPU of these jobs. The jobs have the same GPUs.
         clock: SM clock, fraction of the maximum.
         without: Slot of a job that does not count; -1: none.
     """
@@ -82,7 +82,7 @@ def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
 
 @kernel
 def busy_cores_w(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the power of a running job's cores while its GPUs of this type work all the time, W."""
+    """Return the power of a running job's cores if its GPUs (type `kind`) work all the time, W."""
     return s.node.core_w[s.job.host[slot]] * max(s.job.gpus[slot], 1) * cores_used(s, slot, kind, np.inf)
 
 

@@ -271,8 +271,8 @@ class ClusterShape:
     def clock_by_models(self, models: ModelArrays | None) -> None:
         """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: all clocks stay at the maximum.
 
-        The models have the GPU types `kind_names`, in this order. Call this method again after a node with a
-        new GPU type has joined.
+        The GPU types of the models must be `kind_names`, in this order. Call this method again after a node
+        with a new GPU type has joined.
         """
         if models is not None:
             self.arrays = self.arrays._replace(models=models)
@@ -287,7 +287,7 @@ class ClusterShape:
     def permit(self, *, preemption: bool = False, reserve_after_s: float = math.inf) -> None:
         """Set what a policy may do on this cluster.
 
-        Observations contain these permissions. Of the rules, only `decide.rules.declared` depends on them.
+        Observations contain these permissions. `decide.rules.declared` is the only rule that reads them.
 
         Args:
             preemption: Whether to allow preemption. With `Order.until_declared`, preemption begins once a job
@@ -329,11 +329,11 @@ class ClusterShape:
         return self._limited(n, "usable_mib")
 
     def limit_joins(self, n: int, most_mib: Mapping[int, int | None]) -> None:
-        """Limit which jobs may join the running jobs on GPUs of a node, until one of these jobs ends.
+        """Limit which jobs may join the running jobs on GPUs of a node, until a running job on the GPU ends.
 
         Args:
             n: Index of the node.
-            most_mib: Largest memory that such a job may need on each GPU, MiB, by index of the GPU on the
+            most_mib: Largest memory that a joining job may need on each GPU, MiB, by index of the GPU on the
                 node; -1: no job may join; None: no limit. Other GPUs keep their limits. A GPU without jobs
                 gets no limit.
         """
@@ -380,7 +380,7 @@ class ClusterShape:
 
         Args:
             ratio: The price relative to the mean, 0 if it is unknown.
-            outlook: Columns of `rlsched.energy.relative.OUTLOOK`; empty: all are 0.
+            outlook: Present values of the columns `rlsched.energy.relative.OUTLOOK`; empty: all are 0.
             until_s: Time when the price changes next, infinite if that is not known.
             from_s: Start of the first hour of `ahead`.
             ahead: Prices of the next AHEAD_H hours relative to the mean; empty: unknown.
@@ -440,7 +440,8 @@ class ClusterShape:
     def demand_number(self, demand: Demand) -> int:
         """Return the index of a demand class; a new class is added at the end.
 
-        For a new class with preferred GPU types, the class of `Demand.on_preferred` is added before it.
+        Before a new class with preferred GPU types, the class that accepts only these types is added
+        (`Demand.on_preferred`).
         """
         number = self._demands.get(demand)
         if number is None:
@@ -467,7 +468,7 @@ class ClusterShape:
         return list(self._demands)
 
     def reserve_demands(self, demands: Sequence[Demand]) -> list[int]:
-        """Return the indices of many demand classes; the arrays grow only once."""
+        """Return the indices of these demand classes. The arrays grow at most once, not for each class."""
         narrow = {one.on_preferred for one in demands} - {None}
         wanted = len(self._demands.keys() | set(demands) | narrow)
         if wanted > self.arrays.demand.shape[0]:
@@ -517,7 +518,7 @@ class ClusterShape:
         return self.kind_names.index(name)
 
     def can_ever_run(self, vc: str, demand: Demand | int, without: Collection[int] = frozenset()) -> bool:
-        """Return whether a job would fit the nodes that its VC may use if all of them were up and idle.
+        """Return whether a job fits on the nodes that are open to its VC when all of these are up and idle.
 
         Args:
             vc: The VC.
@@ -594,11 +595,11 @@ class ClusterShape:
         return n, g - int(columns(self.arrays.node)["first_gpu"][n])
 
     def waiting(self, partition: int) -> list[int]:
-        """Return the sequence numbers of the jobs that wait for a partition, in queue order."""
+        """Return the sequence numbers of a partition's waiting jobs, in queue order."""
         return [int(seq) for seq in self.arrays.job.seq[self.queue(partition)]]
 
     def queue(self, partition: int) -> NDArray[np.int32]:
-        """Return the slots of the jobs that wait for a partition, in queue order, as an array."""
+        """Return the slots (indices in the job arrays) of a partition's waiting jobs, in queue order."""
         return self.arrays.derived.queue[partition, : self.arrays.derived.part.queue_len[partition]]
 
     def running(self) -> list[int]:

@@ -72,7 +72,7 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
     The speed is relative to the job's solo speed (without co-tenants) at full clock on these GPUs.
 
     Args:
-        kind: Type of its GPUs.
+        kind: Type of the job's GPUs.
         x: SM clock, fraction of the maximum.
         shared: Speed with sharing, relative to solo.
         nodes: Number of nodes on which the job runs.
@@ -106,7 +106,10 @@ def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return `asked_feed` on the GPU type of the job's stated run time, or on `kind` if no type is stated."""
+    """Return the fraction of full speed that the requested cores allow on the job's reference GPU type.
+
+    The stated run time refers to this type; if the submission names no such type, it is `kind`.
+    """
     reference = s.job.reference_kind[slot]
     return asked_feed(s, slot, kind if reference < 0 else reference)
 
@@ -134,7 +137,7 @@ def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float, cores_each: f
     At a rate of 1 the attempt lasts the job's stated run time.
 
     Args:
-        kind: Type of its GPUs.
+        kind: Type of the job's GPUs.
         allowed: Speed that the GPUs allow, as a fraction of the full speed on this type (`gpu_rate`).
         cores_each: CPU cores per GPU.
     """
@@ -182,7 +185,7 @@ def chosen_clock(s: StateArrays, g: int) -> float:
 
 @kernel
 def cap_on(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the cap of GPU `g`'s SM clock, given a cap for each `PowerClass`.
+    """Return the cap of GPU `g`'s SM clock: `urgent_cap` or `flexible_cap`, by the `PowerClass` of its jobs.
 
     The clock of a MIG slice, and of a node whose clocks cannot be set, has no cap: the result is 1.
     """
@@ -275,10 +278,10 @@ def dynamic_w(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def at_clock_w(s: StateArrays, slot: int, kind: int, clock: float, busy: float) -> float:
-    """Return the power that a job adds to each of its GPUs of a type at an SM clock, W.
+    """Return the power that a job adds to each of its GPUs (type `kind`) at an SM clock, W.
 
     `busy`: speed of the job, as a fraction of its solo speed at this clock with enough cores (`busy_frac`).
-    1: the GPU works for the job all the time.
+    At 1, the power is that of a GPU that works for the job all the time.
     """
     bound = s.models.trait.clock_bound[s.job.workload[slot], kind]
     return dynamic_power_w(s.models.gpu, kind, dynamic_w(s, slot, kind), bound, clock, busy)
@@ -286,16 +289,16 @@ def at_clock_w(s: StateArrays, slot: int, kind: int, clock: float, busy: float) 
 
 @kernel
 def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Return the power that a job of this rate adds to each of its GPUs of a type at this SM clock, W."""
+    """Return the power that a job of this rate adds to each of its GPUs (type `kind`) at an SM clock, W."""
     return at_clock_w(s, slot, kind, clock, busy_frac(s, slot, kind, clock, rate))
 
 
 @kernel
 def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Return the fraction of time in which a job of this rate itself keeps a GPU busy.
+    """Return the fraction of time in which the processes of a job of this rate keep a GPU busy.
 
     The fraction is the catalogue's solo utilisation, reduced if too few cores, co-tenants or more nodes slow
-    the job down. The fraction ignores that a lower clock shortens pauses.
+    the job down. The fraction ignores that the GPU is idle for a smaller part of the time at a lower clock.
     """
     util_frac = s.models.trait.util_frac[s.job.workload[slot], kind]
     return util_frac * busy_frac(s, slot, kind, clock, rate)
@@ -303,7 +306,10 @@ def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float
 
 @kernel
 def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Return the CPU cores that a job of this rate keeps busy per place; 0 if it requested no cores."""
+    """Return the CPU cores per GPU that a job of this rate keeps busy; 0 if it requested no cores.
+
+    A job without GPUs keeps all its cores busy.
+    """
     if s.job.head[slot] < 0:
         return s.job.cpu_milli_each[slot] / 1000.0
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
