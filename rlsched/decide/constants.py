@@ -1,6 +1,6 @@
 """Constants of decision kernels. They get their values at compile time (`rlsched.compile.jit.specialise`).
 
-For a cluster without models, preemption or reservations, the code for these features is not compiled.
+A flag is true if a feature can be in use. Otherwise, the code for this feature is not compiled.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any, Final
 from rlsched.compile.jit import compile_time
 
 MODELLED: Final[Any] = compile_time("MODELLED")
-"""Whether models of speed and power may exist (`config.modelled`)."""
+"""Flag: the cluster can have models of speed and power (`config.modelled`)."""
 PREEMPTING: Final[Any] = compile_time("PREEMPTING")
-"""Whether running jobs may be preempted (`config.preempts`)."""
+"""Flag: running jobs can be preempted (`config.preempts`)."""
 RESERVING: Final[Any] = compile_time("RESERVING")
-"""Whether jobs that do not fit may get reservations (`config.reserve_after_s`)."""
+"""Flag: jobs that do not fit can get reservations (`config.reserve_after_s`)."""
 
 
 DIALLED: Final[Any] = compile_time("DIALLED")
-"""Whether dials adjust the settings of a rule (`rlsched.decide.dials`)."""
+"""Flag: dials adjust the settings of the rule (`rlsched.decide.dials`)."""
 
 PRICED: Final[Any] = compile_time("PRICED")
-"""Whether decisions follow the price of electricity or a power limit (`rlsched.decide.price`, `.limit`)."""
+"""Flag: decisions depend on the price of electricity or a power limit (`rlsched.decide.price`, `.limit`)."""
 
 begin: Final[Any] = compile_time("begin")
 """The four functions of a rule: see `rlsched.decide.rules`."""

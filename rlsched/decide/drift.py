@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
 SLACK: Final = 0.1
-"""Each range is widened on both sides by this fraction of its width."""
+"""The range of each column is widened on both sides by this fraction of its width."""
 TOLERANCE: Final = 1e-5
-"""Each range is also widened on both sides by this amount, for float32 errors and for constant columns."""
+"""The range is also widened on both sides by this amount, for float32 errors and for constant columns."""
 BEGIN_FRAC: Final = 0.5
 """Drift begins when a column is outside its range in more than this fraction of the recent inputs (looks)."""
 END_FRAC: Final = 0.25
-"""Drift ends when no column is outside its range in more than this fraction of the recent inputs (looks)."""
+"""Drift ends when each column is outside its range in at most this fraction of the recent inputs (looks)."""
 NO_RANGES: Final = "not monitored: the strategy has no ranges"
 
 
@@ -41,12 +41,12 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     def with_ranges(
         self, names: Sequence[str], low: NDArray[np.floating], high: NDArray[np.floating]
     ) -> Familiar:
-        """Return a copy in which the F named columns have these (F,) smallest and largest values."""
+        """Return a copy with the columns `names`, and their smallest and largest values `low` and `high`."""
         ranges = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
         return msgspec.structs.replace(self, columns=ranges)
 
     def union(self, other: Familiar) -> Familiar:
-        """Return the smallest ranges that contain the ranges of both objects, with the same columns."""
+        """Return the smallest ranges that contain the ranges of both objects. Both have the same columns."""
 
         def wide(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
             return min(one[0], two[0]), max(one[1], two[1])

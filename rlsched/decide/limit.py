@@ -5,7 +5,7 @@ Jobs without slack are urgent, jobs with slack are flexible. If the power exceed
 taken in this order until the limit is kept:
 
 1. lower the clocks of flexible jobs;
-2. pause flexible jobs, if the policy preempts;
+2. pause flexible jobs (preempt and defer them), if the policy preempts;
 3. lower the clocks of urgent jobs;
 4. pause other jobs that may be preempted, if the policy preempts.
 
@@ -68,9 +68,9 @@ def _cap(step: int) -> float:
 
 @kernel
 def drawn_w(s: StateArrays, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the most power that the whole cluster can draw under caps of the clocks, W.
+    """Return the most power that the whole cluster can draw if clocks are capped, W.
 
-    The caps are fractions of the maximum clock, for urgent and for flexible jobs.
+    The caps are fractions of the maximum clock: one for urgent jobs, one for flexible jobs.
     """
     watts = nodes_w(s)
     for position in range(s.derived.running_len[0]):
@@ -153,7 +153,10 @@ def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
 
 @kernel
 def _set_caps(s: StateArrays, urgent_cap: float, flexible_cap: float) -> None:
-    """Set the caps of both classes. If a cap has changed, discard the cached speeds of running jobs."""
+    """Set the clock caps of urgent and flexible jobs.
+
+    If a cap has changed, discard the cached speeds of running jobs.
+    """
     caps = s.config[0].clock_cap
     if caps[PowerClass.URGENT] == urgent_cap and caps[PowerClass.FLEXIBLE] == flexible_cap:
         return
@@ -166,7 +169,7 @@ def _set_caps(s: StateArrays, urgent_cap: float, flexible_cap: float) -> None:
 
 @kernel
 def _usable(s: StateArrays, n: int) -> int:
-    """Return the rank of a node as a host: 2: up, with free GPUs; 1: asleep or booting; 0: other."""
+    """Return how soon a node can run jobs: 2: up, with free GPUs; 1: asleep or booting; 0: other."""
     status = s.node.status[n]
     if status == NODE_UP:
         return 2 if s.node.free[n] > 0 else 0
@@ -175,9 +178,9 @@ def _usable(s: StateArrays, n: int) -> int:
 
 @kernel
 def _note_hosts(s: StateArrays) -> None:
-    """Find the node of highest rank (`_usable`) for each GPU type.
+    """Find for each GPU type the node that can run jobs soonest (`_usable`).
 
-    Of nodes with equal rank, a node with a fixed clock is preferred.
+    Of equal nodes, a node with a fixed clock is preferred.
     """
     usable, hosts = s.scratch[0].usable, s.scratch[0].hosts
     usable[:] = -1
@@ -232,8 +235,9 @@ def _all_start_w(s: StateArrays) -> float:
 def reserve_power(s: StateArrays, now_s: float) -> None:
     """Keep power for the urgent jobs that wait: flexible jobs do not get this power.
 
-    For the first urgent job that has waited for `PATIENCE_S`, and could start on an idle cluster, power is
-    kept even from urgent jobs that were submitted later (`scratch.first_seq`, `scratch.first_w`).
+    One urgent job has precedence: the first that has waited for `PATIENCE_S` and could start on an idle
+    cluster. Urgent jobs that were submitted later do not get its power either (`scratch.first_seq`,
+    `scratch.first_w`).
     """
     scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0
     if scratch.room_w[PowerClass.FLEXIBLE] == np.inf:
@@ -299,7 +303,8 @@ def next_to_stop(s: StateArrays, now_s: float) -> int:
 def _best_to_stop(s: StateArrays, now_s: float, over_w: float, flexible: bool) -> int:
     """Return the job that `next_to_stop` describes.
 
-    `over_w`: power to save, W. `flexible`: as in `_may_pause`.
+    `over_w`: power to save, W. `flexible`: consider only jobs with slack left that share GPUs with no urgent
+    job.
     """
     found, best_w = -1, 0.0
     for position in range(s.derived.running_len[0]):

@@ -27,8 +27,8 @@ SLOWDOWN: Final = 2
 LULL: Final = 3
 WEIGHED: Final = 4
 """SM clock of a job. FULL: the highest. FIXED: the same for all jobs. SLOWDOWN: the clock of least energy
-within a slowdown. LULL: as SLOWDOWN, but the highest while other jobs wait. WEIGHED: the clock of least
-weighted cost of time and energy.
+within a slowdown. LULL: as SLOWDOWN, but the highest clock while other jobs wait. WEIGHED: the clock
+of least weighted cost of time and energy.
 """
 
 KEEP_FRAC: Final = 0.85

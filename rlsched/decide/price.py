@@ -58,10 +58,11 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 
 @kernel
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
-    """Return the slope of `slack_frac` that applies to a waiting job.
+    """Return the argument `slope` of `slack_frac` for a waiting job.
 
-    For a job that may pause, the result is at least the slope for pauses, so that the job does not start only
-    to pause immediately. This slope is the setting `pause`; after the first start, the dial `pause` is added.
+    For a preemptible job, the result is at least the slope for pauses, so that the job does not start only to
+    be paused immediately. The slope for pauses is the setting `pause`. Once the job has run, the dial `pause`
+    is added.
     """
     job, dial = s.job, s.dials.dial[partition_of(s, slot)]
     slope = o.defer
@@ -87,7 +88,7 @@ def _price_until_s(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> 
 
 @kernel
 def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) -> None:
-    """Defer waiting jobs that must not start yet; requeue deferred jobs that may start.
+    """Defer waiting jobs that must not start yet, and return deferred jobs to the queue once they may start.
 
     A job waits for a lower price until it has used the permitted fraction of its slack, or until its cheapest
     window begins (`rlsched.decide.window`). A job waits for power until it can start without exceeding the
@@ -137,9 +138,11 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s
     """Return the slot of the job to preempt next because of the price or the power limit, -1 for none.
 
     For the power limit, the job can be in any partition (`rlsched.decide.limit.next_to_stop`). For the price,
-    the job arrived first of the preemptible jobs in partition `p` that started before this instant, hold GPUs
-    on nodes that are up, have not used the fraction of their slack that the price permits, and are predicted
-    to run for at least `LEAST_LEFT_S` more.
+    it is the earliest submitted job of partition `p` that meets these conditions:
+
+    - it is preemptible, started before this instant, and holds GPUs on nodes that are up;
+    - it has used less of its slack than the price permits;
+    - it is predicted to run for at least `LEAST_LEFT_S` more.
     """
     if preempts and is_limited(s):
         stopped = next_to_stop(s, now_s)

@@ -131,7 +131,7 @@ class Recording:
         return Decision(action=action, source=source, record=record, record_failed=failed)
 
     def _plans(self, turn: int, action: Action) -> tuple[list[PlanSeen], dict[str, float], str]:
-        """Return (plans of the job `turn`, prices, reason why plans could not be listed or "")."""
+        """Return (plans of the job with number `turn`, prices, why the plans could not be listed or "")."""
         plans, prices = list[PlanSeen](), dict[str, float]()
         try:
             start = self._start or policy_start(self._state)
@@ -279,7 +279,7 @@ def _least(rows: Any, first: int, count: int) -> int:
 
 @kernel
 def _class_on(s: StateArrays, slot: int, kind: int, c: int) -> int:
-    """Return the demand class for GPUs of type `kind`: `c` if this class accepts them, else the job's own.
+    """Return a job's demand class on GPUs of type `kind`: `c` if class `c` accepts them, else its own class.
 
     `c`: result of `class_to_place` for the job.
     """
@@ -363,7 +363,7 @@ def plans_of(
 
 
 def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, seq: int) -> PlanSeen:
-    """Return a plan in the form of a record; `other`: sequence number of the job whose GPUs it shares."""
+    """Return a plan in the form of a record. `other`: job (sequence number) whose GPUs the plan shares."""
     chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
     if chosen and isinstance(action, Start):
         node = action.node if not action.gpus else int(columns(state.arrays.gpu)["node"][action.gpus[0]])

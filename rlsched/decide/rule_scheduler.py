@@ -37,7 +37,7 @@ def look_again_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
 
 
 def _without_dials(policy: Policy) -> Policy:
-    """Return the policy without its strategy, under the name of the preset that has the same settings."""
+    """Return the policy without its strategy; if the result equals a preset, it has the preset's name."""
     plain = policy.with_settings(dials="")
     preset = next((name for name in PRESETS if Policy(name) == plain), f"{policy.name} without dials")
     return plain.named(preset)
@@ -87,7 +87,7 @@ class RuleScheduler(Scheduler):
         self.defer_jobs(state, now_s)
 
     def defer_jobs(self, state: ClusterState, now_s: float) -> None:
-        """Defer jobs because of the price or the power limit; without both, requeue all deferred jobs."""
+        """Defer jobs because of the price or the power limit, or return deferred jobs to the queue."""
         if self._waits(state) or state.arrays.scratch[0].deferred:
             options = self.rule.options
             defer = for_state(defer_jobs, state)

@@ -31,5 +31,5 @@ def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> fl
 
 @kernel
 def slack_ends_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the time, seconds, at which a job has used up its slack if it does not run until then."""
+    """Return the time, seconds, at which a job has used up its slack if it waits from now on."""
     return deferred_until_s(s, slot, 1.0, now_s)

@@ -46,7 +46,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def from_layers(cls, *layers: NDArray[np.float64], output: Literal["tanh", "clip"] = "tanh") -> Strategy:
-        """Return a strategy with these matrices. It reads the first columns and sets the first dials."""
+        """Return a strategy with these matrices, for the first columns of `NAMES` and dials of `RANGES`."""
         rows = tuple(tuple(tuple(float(x) for x in row) for row in layer) for layer in layers)
         columns, dials = layers[0].shape[1] - 1, layers[-1].shape[0]
         return cls(columns=NAMES[:columns], dials=tuple(RANGES)[:dials], layers=rows, output=output)
@@ -139,7 +139,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def without_prices(self) -> Strategy:
         """Return the strategy without the columns and dials that follow the price of electricity.
 
-        Their weights are untrained if the strategy was trained without prices.
+        The weights of these columns and dials are untrained if the strategy was trained without prices.
         """
         columns = [name not in PRICE_COLUMNS for name in self.columns]
         rows = [name not in PRICE_DIALS for name in self.dials]

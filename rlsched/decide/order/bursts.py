@@ -25,17 +25,17 @@ SIBLING_GAP_S: Final = 300.0
 FIRST_SHARE: Final = 0.5
 """Assumed fraction of an error's variance that is common to a burst, before any job has ended."""
 FIRST_COUNT: Final = 2.0
-"""Weight of the assumed variances: the same as the errors of this many finished jobs."""
+"""Weight of the assumed variances: they count as much as the errors of this number of finished jobs."""
 KEPT: Final = 0.999
 """Factor by which each finished job reduces the weights of all jobs that finished before it."""
 _MOST_OWN: Final = 0.95
 SHIFT_STEP: Final = 0.1
-"""E[u] is rounded to multiples of this step, so that small changes do not re-sort a queue."""
+"""E[u] (`expected_shift`) is rounded to multiples of this, so that small changes do not re-sort a queue."""
 FIRST_AGE_FRAC: Final = 0.5
 LEAST_S: Final = 60.0
 AGE_STEP: Final = 2.0
-"""Ratio of the ages of a running job at successive checks. The first check is at half of the job's
-prediction, but not before 30 s.
+"""Ratio of successive age steps: the ages at which a running job is checked. The first step is half of the
+job's prediction, but at least 30 s.
 """
 _LEAST_SPREAD: Final = 0.1
 _REACH: Final = 4.5
@@ -51,7 +51,7 @@ def _age_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def heard_age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the last age step (`AGE_STEP`) that a running job has reached, seconds; 0 before the first."""
+    """Return the last age step that a running job has reached, seconds; 0: it has not reached the first."""
     age_s = _age_s(s, slot, now_s)
     step_s = FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
     if age_s < step_s:
@@ -125,7 +125,7 @@ def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
 
 @kernel
 def _last_like(s: StateArrays, slot: int) -> int:
-    """Return the slot of the latest other live job of the same VC with the same request, -1 for none."""
+    """Return the latest live job (slot), except this one, of the same VC with the same request; -1: none."""
     job, last = s.job, -1
     for at in range(job.shape[0] - s.counters[0].live_jobs, job.shape[0]):
         other = s.derived.slot.stack[at]
@@ -163,7 +163,8 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
     """Record the run time of a finished job, which has released its GPUs, as evidence for its burst.
 
-    Returns the slot of a waiting job of the burst, by which the caller revises the burst; -1 if none waits.
+    Returns the slot of a waiting job of the burst, -1 if none waits. The caller then revises the
+    predictions of the burst.
     """
     job, d, c, waiting = s.job, s.demand, s.job.demand[slot], -1
     error = math.log(max(run_s, 1.0) / max(job.first_predicted_s[slot], 1.0))
@@ -189,9 +190,9 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
 
 @kernel
 def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
-    """For each running job of a burst whose age check is due, set the time of the job's next check.
+    """Set the time of the next age check of the burst's running jobs that are due for a check.
 
-    Returns the slot of a waiting job of the burst, -1 if none waits.
+    Returns the slot of a waiting job of the same burst, -1 if none waits.
     """
     for position in range(s.derived.running_len[0]):
         other = s.derived.slot.running[position]

@@ -33,7 +33,7 @@ LEAST_LOG_AGE: Final = -12.0
 LOG_AGE_STEP: Final = 0.1875
 _AGES: Final = 129
 _FAR: Final = 4.0
-"""Number of standard deviations beyond which the cost grows in proportion to the age."""
+"""Age, in standard deviations of ln(run time) above the median, beyond which cost is proportional to age."""
 
 
 class Gittins(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +162,7 @@ def _age_at(first_age_s: float, age_step: float, steps: float) -> float:
 
 @kernel
 def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the time at which the index of a running job next changes with its age; infinite: never."""
+    """Return the time at which the age of a running job next changes the job's index; infinite: never."""
     job, c = s.job, s.order.code[0]
     if c.threshold_gpu_s < math.inf:
         left_gpu_s = c.threshold_gpu_s - attained_gpu_s(s, slot, now_s)
@@ -180,7 +180,8 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
     """Return the index of a live job; jobs with the least index come first.
 
-    The index is ln(cost); if `threshold_gpu_s` is finite, it is the level, 0 or 1.
+    The index is ln(cost). With a finite `threshold_gpu_s`, the index is instead 1 for attained service above
+    this threshold, else 0.
     """
     job, c, table = s.job, s.order.code[0], s.order.cost
     if c.threshold_gpu_s < math.inf:

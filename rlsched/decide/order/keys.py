@@ -31,12 +31,12 @@ _CODES: Final[dict[OrderKind, int]] = {
 
 
 HALF_WEIGHT_S: Final = 86_400.0
-"""In the order of submission, a job of half the weight counts as submitted this much later, seconds."""
+"""In the order of submission, half the weight has the effect of a submission this much later, seconds."""
 LEVEL_LN: Final = 1000.0
-"""Key difference between two levels (priorities) if keys are logarithms."""
+"""Amount by which each priority level lowers a job's key, if keys are logarithms."""
 LEVEL_S: Final = 1e13
-"""Key difference between two levels (priorities) if keys are seconds or GPU-seconds; floats of this size
-resolve 2 ms.
+"""Amount by which each priority level lowers a job's key, if keys are seconds or GPU-seconds. Floats of this
+size resolve 2 ms.
 """
 
 
@@ -164,13 +164,16 @@ def order_key(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def index_key(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the Gittins index of a live job, with level and weight; it changes while the job runs."""
+    """Return a live job's Gittins index, adjusted for level and weight; it changes while the job runs."""
     return job_index(s, slot, now_s) - s.job.ln_weight[slot] - s.job.level[slot] * LEVEL_LN
 
 
 @kernel
 def _key_alone(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the key of a live job without level and weight; `remaining` changes while the job runs."""
+    """Return a live job's key before the adjustment for level and weight.
+
+    The key `remaining` changes while the job runs.
+    """
     job, code = s.job, s.order.code[0]
     if code.by == SUBMIT:
         return job.submit_s[slot]

@@ -42,7 +42,7 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def _let_preempt(s: StateArrays, now_s: float) -> None:
-    """Allow preemption from now on: the queue switches to the index, and reservations end."""
+    """Allow preemption from now on: sort the queue by the preemption index, and end reservations."""
     s.config[0].preempts, s.config[0].reserve_after_s = 1, np.inf
     s.order.code[0] = s.order.code[1]
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
@@ -60,7 +60,7 @@ def started(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def _enter_again(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a waiting job that is in no queue, after a revision of its prediction if these are revised."""
+    """Queue a waiting job that is in no queue. If the order revises predictions, first revise the job's."""
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
     ledger.enqueue(s, slot, order_key(s, slot, now_s))

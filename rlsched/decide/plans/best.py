@@ -78,7 +78,7 @@ def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
 def _best_above(
     s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float, among: int
 ) -> Plan:
-    """Compute `best_shared` if GPU types are chosen.
+    """Compute `best_shared` for rules that choose the GPU type of a job.
 
     Shared GPUs are worth at most as much as free GPUs of the same type. Therefore a type is skipped if its
     free GPUs are worth no more than the best plan so far.
@@ -128,7 +128,8 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 def _partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float, c: int) -> int:
     """Return the running job of the best shared plan that is worth more than `above`, -1 for none.
 
-    If `c` is the job's own class, plans on GPUs of the job's preferred types come before all other plans.
+    `c`: demand class that limits the GPU types. If `c` is the job's own class, plans on GPUs of preferred
+    types come before all other plans.
     """
     own = s.job.demand[slot]
     if c == own and s.demand.preferred[own] >= 0:
@@ -162,7 +163,7 @@ def waits_for_better(
     """Return whether the plan *later* is worth more to a job that fits than all plans that start the job now.
 
     A job that can start on a preferred type does not wait. `ends_s`: result of `ends_by_gpu`. `node`: BY_RULE
-    or NO_PREFERENCE, as in `choose`.
+    or NO_PREFERENCE (preferred GPU types are ignored), as in `choose`.
     """
     if not MODELLED or ends_s.shape[0] == 0 or not chooses_type(s, slot, o):
         return False
@@ -181,7 +182,7 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Return whether a waiting job certainly cannot share GPUs in partition `p`, given that `other` cannot.
+    """Return whether a waiting job cannot share GPUs in partition `p` because the job `other` cannot.
 
     True if both jobs have the same request and workload, and the least gain (`Gate`) for the waiting job is
     not lower than for `other`.

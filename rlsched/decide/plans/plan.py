@@ -104,7 +104,7 @@ def on_free(node: int, kind: int, worth: float) -> Plan:
 
 @kernel
 def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
-    """Return whether the GPU type of a waiting job is chosen by the worth of the types to the job."""
+    """Return whether a waiting job gets the GPU type of highest worth to it (`type_worth`)."""
     if not MODELLED or not o.chooses_type or s.config[0].modelled in (0, CLOCKS_ALONE):
         return False
     return s.models.gpu.shape[0] > 1 and s.job.gpus[slot] > 0
@@ -119,9 +119,9 @@ def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) ->
 
 @kernel
 def node_to_place(s: StateArrays, p: int, slot: int, o: StartOptions, node: int) -> int:
-    """Return the node of a fitting job's best plan on free GPUs, or `node` if this plan names no node.
+    """Return the node of a fitting job's best plan on free GPUs; `node` if the placement rule chooses it.
 
-    `node`: BY_RULE or NO_PREFERENCE, as in `choose`.
+    `node`: BY_RULE, or NO_PREFERENCE (preferred GPU types are ignored), as in `choose`.
     """
     if not chooses_type(s, slot, o):
         return node
@@ -196,7 +196,7 @@ def waits_for_types(s: StateArrays, o: StartOptions) -> bool:
 def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
     """Return (G,) predicted seconds until each GPU of partition `p` is free; 0 for a free GPU.
 
-    Returns an empty array if no job may wait for GPUs of another type.
+    The array is empty if jobs never wait for GPUs of another type: the times are then not needed.
     """
     if not waits_for_types(s, o):
         return np.empty(0)

@@ -44,7 +44,7 @@ def _nodes(plan: PlanSeen) -> str:
 
 
 def outcome(plan: PlanSeen, compared: bool) -> str:
-    """Return the outcome of a plan as text; with its worth if several plans were `compared`."""
+    """Return the outcome of a plan as text, with the plan's worth if several plans were `compared`."""
     if plan.chosen:
         return "taken"
     if plan.verdict:

@@ -168,7 +168,7 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return the plan for these speeds; not allowed if a speed, the worth or the gain is too low."""
+    """Return the plan with these speeds. It is not allowed if `slowest`, the worth or the gain is too low."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain

@@ -250,13 +250,13 @@ class Policy:
         return make_rule(self.settings)
 
     def check_read(self, *names: str) -> None:
-        """Check that the scheduler of this policy reads all settings that are set.
+        """Check that no setting is set that the scheduler of this policy does not read.
 
         Args:
             *names: The settings that the scheduler reads.
 
         Raises:
-            InputError: another setting differs from its value in the scheduler's preset.
+            InputError: a setting outside `names` differs from its value in the scheduler's preset.
         """
         preset = PRESETS.get(self.scheduler)
         usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}

@@ -100,9 +100,9 @@ def next_by_easy(
 ) -> tuple[int, int]:
     """Return (queue position, BY_RULE or NO_PREFERENCE) of the next job that EASY starts in partition `p`.
 
-    The position is -1 if no job starts. NO_PREFERENCE: the job would delay the reservation on GPUs of its
-    preferred types, and starts on other types. A job is skipped if waiting for GPUs of another type is
-    better. `reserve_after_s`: as in `reserve_first`.
+    The position is -1 if no job starts. NO_PREFERENCE: on GPUs of its preferred types, the
+    job would delay the reservation, so it starts on other types. A job is skipped if waiting for GPUs of
+    another type is better. `reserve_after_s`: as in `reserve_first`.
     """
     at, waiters = first_fitting(s, p, 0), 0
     may_pass = waits_for_types(s, o)

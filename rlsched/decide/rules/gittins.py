@@ -48,7 +48,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 
 @kernel
 def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
-    """Compute the preemption scores that `begin` describes; without `preempts`, all are -inf."""
+    """Compute the preemption scores of running jobs (`begin`); if `preempts` is false, all are -inf."""
     margin = s.order.code[0].margin + s.dials.dial[p].margin
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
@@ -82,13 +82,16 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return the next tick at which the ages of jobs change the rule's decision; infinite: never."""
+    """Return the next tick (multiple of `tick_s`) at which ages change a decision; infinite: never."""
     return next_age_look_s(s, p, now_s) if o.preempts else math.inf
 
 
 @kernel
 def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
-    """Return the next tick at which the index of a running job changes; infinite if no job waits."""
+    """Return the next tick (multiple of `tick_s`) at which the index of a running job changes.
+
+    Infinite: no job waits, or no index changes.
+    """
     look_s = math.inf
     if s.derived.part.queue_len[p] == 0:
         return look_s

@@ -31,9 +31,10 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 def leaves_share(
     s: StateArrays, p: int, slot: int, longer_than_s: float, free_frac: float, node: int
 ) -> bool:
-    """Return whether a job that fits is short, leaves the fraction `free_frac` of GPUs free, or is exempt.
+    """Return whether a job that fits may start: if it is short, leaves enough GPUs free, or is exempt.
 
-    `node`: a node, BY_RULE or NO_PREFERENCE, as in `choose`.
+    `free_frac`: fraction of the GPUs that a long job must leave free. `node`: a node, BY_RULE or
+    NO_PREFERENCE, as in `choose`.
     """
     if s.job.predicted_s[slot] <= longer_than_s:
         return True

@@ -9,15 +9,16 @@ and a waiting job with quota may start.
 The walk counts GPUs (a part of a GPU as one GPU) and ignores fragmentation: if a job with quota does not fit
 yet, enough GPUs stay free until it fits.
 
-Jobs with more attained service than a threshold follow all other jobs; within these two levels, the order is
-the order of the queue. This is the rule of Lucid's simulator (Hu et al., ASPLOS'23) for Tiresias and for
+Jobs with more attained service than a threshold come after all other jobs. Each of these two levels is in the
+order of the queue. This is the rule of Lucid's simulator (Hu et al., ASPLOS'23) for Tiresias and for
 SRTF, with five differences:
 
 - Ties are broken by `seq`.
 - Running jobs that are not movable keep their GPUs, which are not in the quota.
 - A waiting job gets no quota if it would not fit even after the end of all movable jobs.
 - A job with whole nodes counts with all GPUs of its nodes.
-- The walk is made only at events and at due ticks, because its result does not change between them.
+- The walk is made only at ticks (multiples of `tick_s`) at which its result can change. If `tick_s` is 0, it
+  is made at every event.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
     """Repeat the walk after a move that changes its result.
 
     The start of a job that must not be preempted removes its GPUs from the quota. A job with whole nodes may
-    have other nodes than the walk counted.
+    get other nodes than the walk assumed.
     """
     moved = max(move.start, move.preempt)
     if (move.start >= 0 and s.job.pinned[move.start]) or s.demand.exclusive[s.job.demand[moved]]:
@@ -132,9 +133,9 @@ def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
 def _in_order(
     s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-    """Return `slots` in order of (level, key, seq), their keys, and the number of slots in level 1.
+    """Return (`slots` in order of (level, key, seq), keys in the same order, number of slots in level 1).
 
-    Level 1: attained service up to the threshold; level 2: above it. Keys are in the order of the result.
+    Level 1: attained service up to the threshold; level 2: above the threshold.
     """
     count = slots.shape[0]
     keys = np.empty(count)
@@ -165,10 +166,9 @@ def _in_order(
 
 @array_kernel
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return counts of the nodes of partition `p`, as if the jobs in `movable` had ended.
+    """Return (`holes`, `whole`): counts of the nodes of partition `p`, as if the jobs in `movable` had ended.
 
-    Returns (number of nodes by their number of free GPUs, number of idle nodes by their number of GPUs): the
-    counts `holes` and `whole` of `Index`.
+    `holes[k]`: number of nodes with k free GPUs. `whole[k]`: number of idle nodes with k GPUs. See `Index`.
     """
     free = s.node.free.copy()
     for slot in movable:
@@ -218,8 +218,8 @@ def _could_start(
 ) -> bool:
     """Return whether a waiting job would fit the partition if all movable jobs had ended.
 
-    `holes`, `whole`: results of `_room`. For a job with whole nodes, `quota` (the number of GPUs left in the
-    quota) must also cover all GPUs of these nodes.
+    `holes`, `whole`: counts of nodes after these ends, from `_room`. For a job with whole nodes, `quota` (the
+    number of GPUs that are left in the quota) must also cover all GPUs of its nodes.
     """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])

@@ -33,8 +33,9 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Verdicts on the jobs of a demand class. UNKNOWN: not checked yet. _LEAVES_ROOM, _DELAYS: a job that runs
-past the reservation leaves room for, or delays, the reserved job. _CLOSED: no job of the class can start now.
+"""Verdicts on the jobs of a demand class. UNKNOWN: not checked yet. _LEAVES_ROOM: a job may run past the
+reservation, because it leaves room for the reserved job. _DELAYS: a job that runs past the reservation delays
+the reserved job. _CLOSED: no job of the class can start now.
 """
 NOWHERE: Final = -3
 """Result of `place_beside` for a job that must not start now."""
@@ -171,8 +172,8 @@ def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
     """Return whether the job in `slot` still fits the copy `future` if the job in `other` starts now.
 
-    Assumes that the job in `other` still runs at the time of `future`, on the GPUs that `choose` would now
-    return for it with the argument `node`. `future` is unchanged afterwards.
+    Assumes that the job in `other` still runs at the time of `future`, on the GPUs that `choose` would give
+    it now. `node`: argument of `choose`. `future` is unchanged afterwards.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -202,8 +203,8 @@ def place_beside(
 
     Returns:
         BY_RULE: the job in `slot` can start where the placement rule places it.
-        NO_PREFERENCE: the job does not delay the reserved job if its preferred GPU types are ignored.
-        NOWHERE: the job would always delay the reserved job, so it must not start now.
+        NO_PREFERENCE: the job in `slot` can start if the placement rule ignores the types that it prefers.
+        NOWHERE: the job in `slot` would delay the reserved job everywhere, so it must not start now.
     """
     if _leaves_alone(s, future, p, reserved, shadow_s, slot, o, now_s, verdicts, BY_RULE):
         return BY_RULE
@@ -228,10 +229,10 @@ def _leaves_alone(
 ) -> bool:
     """Return whether the reserved job can start in time if the job in `slot` starts now.
 
-    `shadow_s` is the time of the reservation, and `future` the partition at this time. The reserved job can
-    start in time if the job in `slot` is predicted to end by `shadow_s`, or if both jobs fit `future`.
-    `node`: BY_RULE or NO_PREFERENCE. `verdicts` stores results by demand class if rules do not choose GPU
-    types, because all jobs of a class would then get the same GPUs now.
+    The reserved job can if the job in `slot` is predicted to end by `shadow_s`, the time of the reservation.
+    It also can if both jobs fit `future`, the partition as predicted for that time. `node`: BY_RULE or
+    NO_PREFERENCE. `verdicts` stores the results by demand class. A stored result is used only if rules do not
+    choose GPU types, because all jobs of a class then get the same GPUs.
     """
     c = own = s.job.demand[slot]
     typed, place = chooses_type(s, slot, o), node_to_place(s, p, slot, o, node)
@@ -260,13 +261,13 @@ def next_candidate(
     verdicts: NDArray[np.int8],
     passed_s: NDArray[np.float64],
 ) -> int:
-    """Return the first queue position from `start` whose job fits and may be started now; -1: none.
+    """Return the first queue position from `start` on whose job fits and is not skipped; -1: none.
 
-    The caller then calls `place_beside`, which decides whether the job starts. Jobs are skipped if they are
-    predicted to run past the reservation, and jobs of their class delay it according to `verdicts`. After a
-    scan of the whole queue, `class_queue.least_s` stores a lower bound of the run times of skipped jobs, by
-    which later calls skip a whole class. With models, no job that fits is skipped, because run times depend
-    on placements.
+    The caller then calls `place_beside`, which decides whether the job starts. A job is skipped if it is
+    predicted to run past the reservation, and the verdict on its class is _DELAYS. After a scan of the whole
+    queue, `class_queue.least_s` stores a lower bound of the run times of the skipped jobs. If even this run
+    time is too long, later calls skip the whole class. With models, no job that fits is skipped, because run
+    times depend on placements.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

@@ -19,7 +19,7 @@ class Steps:
 
     Attributes:
         begin, next_move, after, next_look_s: The functions that `rlsched.decide.rules` describes.
-        looks: Whether `next_look_s` can be finite.
+        looks: Whether the rule must also decide at times without an event (`next_look_s`).
         skips_quiet: Whether the loop can skip a partition that has not changed since the rule last returned
             no move for it.
         sorted_queue: Whether the rule reads the sorted queue; False: only the heaps of waiting jobs, one per

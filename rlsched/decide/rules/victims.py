@@ -2,8 +2,9 @@
 
 A *group* is a job and all jobs that share its GPUs. A group is preempted as a whole, and only if all of its
 jobs may be preempted. A gang that fits on one node gets the node whose preempted jobs have the fewest GPUs in
-total, on all nodes. A larger gang gets whole nodes of the largest size, each chosen by the same rule, and a
-node for the remainder. On each node, jobs with the highest index (preemption score) are preempted first.
+total, GPUs on other nodes included. A larger gang gets whole nodes of the largest size, each chosen by the
+same rule, and a node for the remainder. On each node, jobs with the highest index (preemption score) are
+preempted first.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @kernel
 def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: float) -> None:
-    """Set `worst` of all GPUs on a job's whole nodes: to `index`, or to -inf if the job has no GPUs."""
+    """Set `worst` for all GPUs of the nodes that a job has as whole nodes.
+
+    The value is `index`, or -inf for a job without GPUs, so that its node is not chosen.
+    """
     place, n = s.job.head[slot], s.job.host[slot]
     if place < 0:
         for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
@@ -114,7 +118,7 @@ def _clear_node(
     free: NDArray[np.bool_],
     gone: NDArray[np.int32],
 ) -> int:
-    """Choose groups to preempt until `needed` GPUs of node `n` are free; GPUs marked in `free` count as free.
+    """Choose groups (jobs with co-tenants) to preempt until `needed` GPUs of node `n` are marked in `free`.
 
     Marks the GPUs of the chosen groups in `free` (G,), and writes one GPU of each group to `gone`. Returns
     the number of groups; returns -1 and marks no GPU if `needed` GPUs cannot be freed. `worst` (G,): result
@@ -149,7 +153,7 @@ def _clear_node(
 
 @kernel
 def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
-    """Return the number of GPUs, on all nodes, that the groups hold; `gone` lists one GPU of each group."""
+    """Return the number of GPUs, on all nodes, of the groups to preempt; `gone`: one GPU of each group."""
     held = 0
     for k in range(gone.shape[0]):
         held += s.job.gpus[_last_tenant(s, gone[k])]
@@ -226,8 +230,8 @@ def find_victims_of_nodes(
 ) -> tuple[int, int, float]:
     """Choose the jobs to preempt in partition `p` for a job that gets whole nodes (demand class `c`).
 
-    All jobs of the chosen nodes are preempted. A node that runs a job without GPUs is never chosen. All else
-    is as in `find_victims`.
+    All jobs of the chosen nodes are preempted. A node that runs a job without GPUs is never chosen. The
+    other arguments and the result are as in `find_victims`.
     """
     worst = _worst(s, index)
     free, chosen = worst == math.inf, np.zeros(s.node.shape[0], np.bool_)
@@ -264,7 +268,8 @@ def _cost_of_node(
 ) -> int:
     """Return the number of GPUs of the groups that must be preempted so that node `n` becomes idle.
 
-    Groups whose GPUs are marked in `free` are left out. Returns -1 if another group must not be preempted.
+    A group is a job with its co-tenants. Groups whose GPUs are marked in `free` are not counted. Returns -1
+    if one of the other groups must not be preempted.
     """
     seen, held = free.copy(), 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
