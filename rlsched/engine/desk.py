@@ -18,7 +18,7 @@ from rlsched.wire.messages import NodeMessage
 
 
 class RememberedJobs(NamedTuple):
-    """Copies of `Desk.forgotten`, `dead`, `withdrawn`, made when the gateway asks the broker for its jobs."""
+    """Copies of `Desk.forgotten`, `dead`, `withdrawn`, made when the gateway queries the broker's jobs."""
 
     forgotten: set[SlurmKey]
     dead: set[SlurmKey]
@@ -56,7 +56,8 @@ class Desk:
         starting: Jobs that Slurm itself has started, and that are being reported to the broker.
         limited_until_s: Time until which a job is not offered because a limit of Slurm prevents its start, by
             the key of the job.
-        cleared_s: Time at which a job's GPU request was removed before a new request, by the key of the job.
+        cleared_s: Time at which the gateway removed a job's GPU request, by the key of the job. Dropped when
+            newer facts arrive.
         withdrawn: The broker's IDs of withdrawn jobs: orders to end them must not end the jobs in Slurm.
         out: Outgoing messages and questions.
     """
@@ -119,7 +120,7 @@ class Desk:
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
-        """Copy `forgotten`, `dead` and `withdrawn`. Call this method when asking the broker for its jobs."""
+        """Copy `forgotten`, `dead` and `withdrawn`. Call this method when querying the broker's jobs."""
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
@@ -144,7 +145,7 @@ class Desk:
     def leave(self, job: SlurmJob, why: str) -> None:
         """Leave a job to Slurm's own scheduling, for the reason `why`.
 
-        Do nothing if the last facts are older than the removal of the job's GPU request (`cleared_s`).
+        Do nothing if the gateway removed the job's GPU request after the last query of Slurm (`cleared_s`).
         """
         if self.facts is not None and self.facts.now_s <= self.cleared_s.get(job.key, -1e9):
             return

@@ -88,7 +88,7 @@ class Link:
             self._asked = {n: one for n, one in self._asked.items() if now_s - one[0] < FORGET_S}
 
     def receive(self, timeout_ms: int) -> Heard:
-        """Wait for messages. Return the messages for nodes, and (`Ask.about`, answer) for each answer."""
+        """Wait for messages. Return (the broker's messages to nodes, pairs (`Ask.about`, answer))."""
         orders: list[ForNode] = []
         answers: list[tuple[tuple[str, str], object]] = []
         if not self.socket.poll(timeout_ms):

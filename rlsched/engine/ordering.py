@@ -1,7 +1,7 @@
 """Orders jobs without holding them: Slurm places and starts the jobs in the order of the broker's queue.
 
 A waiting job gets a `Nice` according to its position in that queue. When Slurm starts a job, the gateway
-reports the start to the broker (`Begin`), which then follows the job like a job that it started itself.
+reports the start to the broker (`Begin`). The broker then follows the job as if the broker had started it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Ended, Launch, Submit
 
 PROGRAM = "slurm"
-"""First word of the command of an offered job; the key and the stamp of the Slurm job follow."""
+"""First word of the command of an offered job. The Slurm job's key and stamp (time and count) follow."""
 _OF_THE_NODE = (
     "None",
     "Resources",
@@ -55,7 +55,7 @@ class Offer:
     """A Slurm job that was offered to the broker.
 
     Attributes:
-        stamp: Stamp of the submission; distinguishes jobs if Slurm uses an ID again.
+        stamp: Time and count of the submission; distinguishes jobs if Slurm uses an ID again.
         token: Token of the broker's job; an offer after a withdrawal has a new token.
         job: The broker's job ID; None before the broker has answered.
         asked_s: Time of the last question to the broker about this offer.
@@ -81,7 +81,7 @@ class SlurmAttempt:
 
     Attributes:
         key: Key of the Slurm job.
-        stamp: Stamp of the submission.
+        stamp: Time and count of the submission, as in `Offer`.
         nodes: Nodes by rank.
         gpus: Indices of the GPUs, the same on each node; None: they differ by node, or Slurm chooses them.
         sm_clock_mhz: Highest SM clock of the GPUs, MHz; 0: unchanged.
@@ -90,7 +90,7 @@ class SlurmAttempt:
         orders: The broker's `Launch` messages by rank; empty if `is_found`.
         restarts: Slurm's count of requeues at the start of the attempt; a higher count means its end.
         placed_s: Time of the last write of the placement to Slurm; None: not written yet.
-        cleared_s: Time of the last removal of the job's earlier GPU request.
+        cleared_s: Time at which the gateway last removed the job's earlier GPU request.
         first_placed_s: Time of the first write of the placement to Slurm.
         has_run: Whether the facts have shown the attempt running on its nodes.
         kill: Whether the broker has ordered the end of the attempt.
@@ -154,12 +154,12 @@ class SlurmAttempt:
 
 
 def is_about_node(reason: str) -> bool:
-    """Return whether a job does not start because of its nodes, by the reason that Slurm reports."""
+    """Return whether Slurm's reason why a released job does not start is about its nodes."""
     return reason.startswith(_OF_THE_NODE)
 
 
 def is_about_limits(reason: str) -> bool:
-    """Return whether a limit or a missing permission prevents a job's start, by Slurm's reason."""
+    """Return whether Slurm's reason why a job does not start is a limit or a missing permission."""
     return reason.startswith(_LIMITS) and not is_about_node(reason)
 
 
@@ -169,9 +169,10 @@ def gres_of(types: list[str], gpus: list[int]) -> str:
 
 
 def asked_gres(job: SlurmJob) -> str:
-    """Return the `TresPerNode` that restores a job's submitted request; "": keep the present request.
+    """Return the `TresPerNode` that restores the GPU request that job_submit.lua removed from a job.
 
-    A request for GPUs by type is kept, because Slurm would reject a request without a type.
+    "": nothing is restored. Either the request was not removed, or the gateway has written a request for GPUs
+    by type. The latter stays, because Slurm would reject a new request without a type.
     """
     was_placed = ("j" in (job.marks or {}) or job.mark("t")) and job.gpus_asked
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
@@ -273,7 +274,7 @@ def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
     """Return the new marks of a job that is put on hold again, until a broker decides its next start.
 
-    `more` is added to the count of offers (mark `o`), so that the next offer has a new token.
+    `more`: 1 increases the count of offers (mark `o`), so that the next offer has a new token; else 0.
     """
     kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
     return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

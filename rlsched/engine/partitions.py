@@ -12,7 +12,7 @@ LONG_S = 300 * 86_400.0
 
 
 def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[SlurmNode, str]]:
-    """Return (node, the first of `partitions` that contains it), by name, for the nodes with GPUs."""
+    """Return a dict: name of a node with GPUs -> (node, first partition in `partitions` with this node)."""
     found = {}
     for node in facts.nodes.values():
         partition = next((name for name in partitions if name in node.partitions), "")

@@ -82,7 +82,7 @@ class Placing:
     ) -> None:
         """End an attempt. The caller repeats the call until Slurm's facts show that the attempt has ended.
 
-        A hold does not stop a released job that has started since the last query of Slurm.
+        One call can be without effect: a hold does not stop a job that has started since the last query.
         """
         if job is None or job.is_over:
             return

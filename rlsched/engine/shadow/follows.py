@@ -113,7 +113,7 @@ class Follows(Scheduler):
         self._asked_s = 0.0
 
     def replaced_by_fallback(self) -> str:
-        """Return the policy's value of `Scheduler.replaced_by_fallback`."""
+        """Return the reason why the policy's fallback decides now; "" if the policy decides."""
         return self._policy.replaced_by_fallback()
 
     def drift(self) -> Drift | None:

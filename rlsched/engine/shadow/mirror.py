@@ -26,7 +26,7 @@ _ORDER: Final[dict[str, int]] = {"ended": 0, "left": 1, "came": 2, "began": 3}
 KILLED_EXIT_CODE: Final = 143
 STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
-"""Time before a query, seconds, for which the facts may not show all events yet."""
+"""The facts of a query can lack events of the last `BEHIND_S` seconds before the query."""
 AGAIN_S: Final = 1.0
 """If Slurm reports a start more than this many seconds after the recorded start, the job was requeued."""
 
@@ -121,7 +121,7 @@ class Mirror:
         )
 
     def unfollowed_holdings(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
-        """Return, by node, the GPUs of running jobs that are not followed and have no event in `news`."""
+        """Return, by node, the GPUs of running jobs that are neither followed nor in `news`."""
         known = {one.key for one in news} | {job.key for job in facts.jobs.values() if is_done(job)}
         known |= self.followed.keys() - self.unfit.keys()
         return held_by_others(facts, known)

@@ -132,7 +132,7 @@ class Notes:
             ) from error
 
     def add(self, notes: Iterable[Note]) -> None:
-        """Write notes. When the call returns, the notes are in the kernel's buffers."""
+        """Write notes. When the call returns, the operating system has them in its buffers."""
         for note in notes:
             self._file.write(_encoder.encode(note) + b"\n")
         self._file.flush()

@@ -86,7 +86,7 @@ class Shadow:
         return said
 
     def _reports(self, name: str) -> list[AttemptReport]:
-        """Return the attempts on a node that an earlier process of this shadow has recorded."""
+        """Return the attempts on a node that the broker's state already contains, as after a restart."""
         state = self._machine.state
         known = state.nodes.get(name)
         jobs = [state.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
@@ -99,9 +99,10 @@ class Shadow:
         ]
 
     def _nodes_after(self, facts: Facts) -> list[Event]:
-        """Return heartbeats of all nodes, which also report unusable nodes.
+        """Return a heartbeat of each node. The heartbeat of an unusable node contains the reason.
 
-        The heartbeats are processed last, because Slurm may have started jobs before a node became unusable.
+        The heartbeats are processed after the events of jobs, because Slurm may have started jobs before a
+        node became unusable.
         """
         nodes = self._mirror.nodes(facts)
         said = [
@@ -123,7 +124,7 @@ class Shadow:
             self._step(events, at_s)
 
     def _events(self, one: News, sizes: dict[str, int], at_s: float) -> Iterator[Event]:
-        """Yield the machine's events for an event in Slurm. A start yields none; `Follows` receives it."""
+        """Yield the events that the machine gets for an event in Slurm. Pass a start to `Follows` instead."""
         followed = self._mirror.followed.get(one.key)
         if one.kind == "came" and one.job is not None:
             submit = self._mirror.submission(one.job, sizes[self._mirror.vc_of(one.job)])
@@ -184,7 +185,7 @@ class Shadow:
     # ---- time -------------------------------------------------------------------------------------
 
     def _time(self, wanted_s: float) -> float:
-        """Return `wanted_s`, but at least `STEP_S` after the machine's time."""
+        """Return the later of `wanted_s` and the machine's time plus `STEP_S`, rounded to milliseconds."""
         return round(max(wanted_s, self._machine.now_s + STEP_S), 3)
 
     def _step(self, events: Sequence[Event], wanted_s: float) -> None:

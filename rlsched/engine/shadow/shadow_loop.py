@@ -200,7 +200,7 @@ class ShadowBroker:
             self.note()
 
     def _commit(self, effects: Sequence[Effect], at_s: float) -> None:
-        """Write the notes, then carry out the effects, so that each journalled start is in the notes."""
+        """Write the notes on starts, then the journal, so that each start in the journal has a note."""
         asked = self._follows.take_decisions()
         self._decisions += asked.decisions
         self._guard.update(asked.guard)
