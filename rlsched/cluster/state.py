@@ -280,10 +280,11 @@ class ClusterState(ClusterShape):
         self.ordering.note_start(self.arrays, slot, now_s)
 
     def check_parts(self) -> None:
-        """Mark the plain classes again if cores are lent and the jobs on a GPU exceed its part of the cores.
+        """Update the plain classes if cores are lent and the jobs on a GPU exceed its part of the cores.
 
-        Rules never let jobs share a GPU in this way, but the journal of an earlier version or a user-defined
-        policy can contain such a start.
+        For a *plain* demand class, counts of free GPUs decide whether a job fits. Rules never let
+        jobs share a GPU beyond its cores, but the journal of an earlier version or a user-defined policy can
+        contain such a start.
         """
         config = self.arrays.config[0]
         if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):
@@ -295,7 +296,7 @@ class ClusterState(ClusterShape):
                 pass
 
     def cpu_milli_each(self, seq: int) -> tuple[int, int]:
-        """Return (cores per GPU that are allocated to a live job, cores per GPU lent to it), thousandths."""
+        """Return a live job's cores per GPU, thousandths: (its allocation, a loan in addition to it)."""
         slot, job = self.slot_of(seq), columns(self.arrays.job)
         given = int(job["cpu_milli_each"][slot])
         counted = min(given, int(columns(self.arrays.demand)["cpu_milli_each"][job["demand"][slot]]))
@@ -479,11 +480,11 @@ class ClusterState(ClusterShape):
         kernels.note_moved(self.arrays, slot, self.slot_of(moved_for) if moved_for >= 0 else -1)
 
     def check_preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> int:
-        """Return the slot of a job that may be preempted now.
+        """Check that a running job may be preempted now, and return its slot.
 
         Raises:
-            AllocationError: the job does not run, must not be preempted, or started at this instant; or the
-                job `moved_for` does not wait.
+            AllocationError: the job does not run, must not be preempted, or started at this instant; or
+                `moved_for`, the job that gets the GPUs (-1: none), does not wait.
         """
         slot = self._in_status(seq, RUNNING, "running")
         if self.arrays.job.pinned[slot]:

@@ -1,4 +1,4 @@
-"""Power of the nodes of a state, without their GPUs: fields of `NODE` that only states with models have."""
+"""Sets the power of nodes without their GPUs: fields of `NODE` that exist only in states with models."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def set_node_watts(rows: Records, node: NodeGroup | NodeSpec, power: NodePower) 
     """Set the power of nodes, without the power of their GPUs.
 
     Args:
-        rows: (n,) NODE, entries of nodes like `node`.
-        node: Description of the nodes.
+        rows: (n,) NODE, entries of n nodes with the same description.
+        node: This description.
         power: Figures of the power of a node.
     """
     rows.idle_w = power.idle_w(node.cpus, node.devices, 0.0) + unmade_w(node)

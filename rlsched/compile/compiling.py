@@ -134,7 +134,7 @@ class Compiling:
             self._reports(text)
 
     def _reports(self, text: str, *, tell: bool = True) -> None:
-        """Store what blocks the main thread now. Print it now, or, without `tell`, at the next tick."""
+        """Store what blocks the main thread now. If `tell` is true, print it now, else at the next tick."""
         with self._lock:
             self._now, self._since_s = text, self._clock()
             if tell:
@@ -149,7 +149,7 @@ class Compiling:
             self.tick()
 
     def tick(self) -> None:
-        """Print the current activity again; if it takes long, include its duration so far."""
+        """Print the current activity again. If the activity takes long, include its duration so far."""
         with self._lock:
             took_s = self._clock() - self._since_s
             if self._now:

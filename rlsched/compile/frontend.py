@@ -138,7 +138,10 @@ _getattr_template = BaseContext.find_matching_getattr_template
 
 
 def _attribute(context: Any, kind: Any, name: str) -> Any:
-    """Replaces `BaseContext.find_matching_getattr_template`. Methods are not cached: they record calls."""
+    """Replaces `BaseContext.find_matching_getattr_template`.
+
+    Methods are not cached, because their types record the calls.
+    """
     if type(kind) not in _HOLDERS:
         return _getattr_template(context, kind, name)
     known = context.__dict__.setdefault("_attributes_of_holders", {})

@@ -127,7 +127,7 @@ class Kernel:
         return cast("Callable[..., Any]", entry.overloads[wanted].entry_point)
 
     def _remember(self, args: tuple[Any, ...], latest: _Latest) -> None:
-        """Store the compiled function of this call for later calls with this state and the same types."""
+        """Store the compiled function of this call for calls with this state object and the same types."""
         others = args[1:]
         if not all(map(_shows_its_type, others)):
             return
@@ -172,7 +172,7 @@ def _look(one: Any) -> object:
 
 
 def _shows_its_type(one: Any) -> bool:
-    """Return whether the key that `_look` returns determines the numba type of this argument."""
+    """Return whether the key from `_look` identifies the numba type: for numbers, arrays, tuples of them."""
     if isinstance(one, tuple):
         return all(map(_shows_its_type, one))
     return type(one) in _NUMBERS or type(one) in _ARRAYS
@@ -330,7 +330,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
 
 
 def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
-    """Return `names`, and the open names of all kernels that are values of these names."""
+    """Return `names` and, if the value of a name is a kernel, also the open names of this kernel."""
     needed, left = set(names), list(names)
     while left:
         value = bound.get(left.pop())

@@ -33,7 +33,7 @@ from rlsched.compile.reference import BY_REFERENCE
 
 
 class ReferenceModel(DataModel):  # type: ignore[misc]
-    """Represents a tuple as the address of its contiguous parts, with the parts of nested tuples."""
+    """Represents a tuple by the address of a block with its parts, and with the parts of nested tuples."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind)
@@ -210,9 +210,9 @@ def _offsets(context: Any, model: ReferenceModel) -> list[int]:
 
 
 def _array_loop(c: Any) -> ir.Function:
-    """Return the function `unbox_arrays(tuple, to, table, count)`.
+    """Return the LLVM function `unbox_arrays(tuple, to, table, count)`, which unboxes a tuple's arrays.
 
-    The returned function returns true, and sets a Python error, if an array could not be unboxed.
+    The LLVM function returns true, and sets a Python error, if an array could not be unboxed.
     """
     found = c.builder.module.globals.get(_UNBOX_ARRAYS)
     if found is not None:

@@ -50,7 +50,7 @@ class SharedCode:
         self._loaded: set[str] = set()
 
     def add(self, engine: Any, folder: Path, symbol: str, needs: list[str], code: bytes) -> None:
-        """Load a shared kernel that was compiled now, and store it for other processes."""
+        """Load a shared kernel that this process has just compiled, and store it for other processes."""
         path = _path(folder, symbol)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")

@@ -1,6 +1,7 @@
 """Candidates of a decision: its numbered alternatives. A replay can choose another candidate.
 
-A candidate is the choice of the static rule, or a plan (a possible placement of a job).
+A candidate is the choice of the static rule (the policy's rule without dials), or a plan (a possible
+placement of a job).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> di
 
     Only jobs that wait or run between `from_s` and `to_s` are compared. Waiting time is time in the queue
     between these times. The mean job completion times are of jobs that end by `to_s` in both schedules.
-    `less` lists the jobs that wait less in `other`, and `more` the jobs that wait longer.
+    In the result, `less` lists jobs that wait less in `other`, and `more` lists jobs that wait longer.
 
     Args:
         was: The actual schedule.

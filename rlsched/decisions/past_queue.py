@@ -50,9 +50,9 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Return the queue `then`, and insert the jobs that are only in the queue `first`.
+    """Return the later queue `then` with the jobs that are only in the earlier queue `first`.
 
-    Each of these jobs follows the job that precedes it in `first`.
+    Such a job is inserted directly after its predecessor in `first`.
     """
     merged, there = list(then), set(then)
     for at, job in enumerate(first):

@@ -32,7 +32,7 @@ from rlsched.errors import InputError
 RECORD: Final = "record"
 PART_BYTES: Final = 32 << 20
 PART_ROWS: Final = 50_000
-"""Maximum size in bytes, and maximum number, of the decisions in one part of a store."""
+"""One part of a store has decisions of at most `PART_BYTES` bytes, and at most `PART_ROWS` decisions."""
 COMPLETE: Final = 8
 """Number of batches that a reader keeps together with their records. A batch of 1,000 decisions takes about 2
 MiB.
@@ -220,8 +220,9 @@ def parts(folder: Path) -> list[Part]:
     """Return the parts of a store, oldest first.
 
     A part has at most about `PART_ROWS` decisions, with a size of at most `PART_BYTES`, unless a single
-    segment has more. The count of decisions in a segment is estimated: the sequence number of the
-    next segment's first decision minus that of its own. The newest segment counts as full.
+    segment has more. The count of decisions in a segment is estimated: the number of the first decision in
+    the next segment, minus the number of the first decision in this segment. The newest segment counts as
+    full.
     """
     groups: list[list[Path]] = []
     size = rows = 0
@@ -259,7 +260,7 @@ def parts(folder: Path) -> list[Part]:
 
 
 def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a batch as tuples, in the order of the fields of `kind`; missing columns are nan."""
+    """Yield the rows of a batch as tuples, in the field order of the struct `kind`; nan: missing column."""
     there = batch.schema.names
     columns = [
         batch.column(name).to_pylist() if name in there else repeat(math.nan, batch.num_rows)

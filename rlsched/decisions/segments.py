@@ -22,7 +22,8 @@ from rlsched.decisions.schema import ADDED
 
 SEGMENT_BYTES: Final = 16 << 20
 SEGMENT_ROWS: Final = 24_000
-"""A segment with this many bytes, or this many rows after its first batch, gets no more batches."""
+"""A segment with `SEGMENT_BYTES` bytes, or `SEGMENT_ROWS` rows after its first batch, gets no more batches.
+"""
 SUFFIX: Final = ".arrow"
 COMPRESSED_BYTES: Final = 4096
 """Minimum size of a batch that is compressed, bytes.
@@ -31,7 +32,9 @@ Compression reduces a batch with one decision only from 2.4 to 2.0 KiB, but read
 time instead of 8 us, and writing it 300 us instead of 40 us.
 """
 PER_KEPT: Final = 16
-"""Minimum number of segments of a table that has reached its age or size limit: segments are removed whole.
+"""A table at its age or size limit has at least this number of segments.
+
+Only whole segments are removed, so a removal takes at most 1 / `PER_KEPT` of the table.
 """
 
 
@@ -170,7 +173,7 @@ class SegmentWriter:
             path.unlink()
 
     def _next_path(self) -> Path:
-        """Return the path of the next segment. Remove the oldest segments if the table is too large."""
+        """Return the path of the next segment. Remove the oldest segments to make space (`keep_bytes`)."""
         files = segment_files(self._folder, self._table)
         self._remove_oldest(files)
         last = int(files[-1].stem.rpartition("-")[2]) if files else 0

@@ -107,10 +107,10 @@ class DecisionStore:
             self._take(name, [list(msgspec.structs.astuple(event)) for event in own])
 
     def note_standing(self, events: Sequence[JobEvent]) -> None:
-        """Set the unfinished jobs of a store that an earlier process has written.
+        """Set the list of unfinished jobs, for a store that an earlier process has written.
 
-        `events` are their submissions and starts, in order. They are not written now, but at the beginning of
-        each new segment of job events.
+        `events`: submissions and starts of these jobs, in order. They are not written now, but at the
+        beginning of each new segment of job events.
         """
         jobs = self._tables["jobs"]
         assert isinstance(jobs, _Jobs)

@@ -74,10 +74,15 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
 
 
 def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict[str, Any] | None:
-    """Return the last change of the policy's prices in the partition, up to the decision in this row.
+    """Return the last change of the policy's prices before a decision, in the partition of the decision.
 
     The result has the first decision with the new prices, the cluster's state at that time, and the old
-    prices; None without prices, or without a change in the last `MOST_BEFORE` rows.
+    prices. None: the decision has no prices, or they did not change in the `MOST_BEFORE` rows before it.
+
+    Args:
+        reader: The store.
+        row: Row of the decision.
+        record: Record of the decision.
     """
     if not record.prices:
         return None
@@ -262,7 +267,8 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     """Return the decisions that preempted other jobs for this attempt, oldest first.
 
-    Contains the preemptions for this job while it waited, and the preemptions on its GPUs at its start.
+    The preemptions are of two kinds: while the job waited, preemptions for this job; at the instant of the
+    start, preemptions of jobs on the GPUs of the attempt.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [

@@ -285,7 +285,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return the earlier attempts that used a GPU of this attempt up to its start, or longer."""
+        """Return the earlier attempts on GPUs of this attempt that ended at its start or later."""
         return [
             other
             for other in self.attempts
@@ -303,7 +303,8 @@ class Timeline:
     def left_free(self, attempt: AttemptSeen) -> dict[str, tuple[int, int]]:
         """Return a dict: node of an attempt -> (free GPUs, all GPUs), just after the start of the attempt.
 
-        Attempts that follow in `attempts` are ignored. Nodes with an unknown number of GPUs are left out.
+        Attempts that start at the same time, but come later in `attempts`, are ignored. Nodes with
+        an unknown number of GPUs are left out.
         """
         held = {node: set[int]() for node in attempt.nodes}
         for other in self.attempts:

@@ -11,7 +11,10 @@ MG_J_PER_KG_KWH: Final = 3.6e9
 """Number of J x g/kWh in 1 kg: 3.6e6 J in a kWh x 1,000 g in a kg."""
 BillKind = Literal["cost", "carbon"]
 UNITS: Final[Mapping[str, float]] = MappingProxyType({"cost": J_PER_MWH, "carbon": MG_J_PER_KG_KWH})
-"""Divisor of J x price, by kind of bill. The results are in the currency of the price, and in kg CO2e."""
+"""Divisor of (energy in J) x (price or carbon intensity), by kind of bill.
+
+The results are in the currency of the price, or in kg CO2e.
+"""
 
 
 class PriceUnit(NamedTuple):

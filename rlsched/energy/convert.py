@@ -37,7 +37,7 @@ class Conversion(NamedTuple):
         filled: Number of steps without a value that were filled.
         left_out: Number of steps without a value that were left out at the start and the end. Steps with a
             forecast are kept at the end.
-        other_auctions: Number of rows of other auctions that were left out (ENTSO-E).
+        other_auctions: Number of rows left out because they are not of a day's main auction (ENTSO-E).
     """
 
     series: Series
@@ -91,7 +91,7 @@ def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: f
 
 
 def _with_forecasts(series: Series, rows: list[Row]) -> Series:
-    """Return the series with the forecasts of the rows; after the last value, only up to the first gap."""
+    """Return the series with forecasts; after its last value, they end at the first step without one."""
     said = {row.begins: row.forecast for row in rows if row.forecast is not None}
     step = timedelta(seconds=series.step_s)
     steps = [said.get(series.begins + k * step) for k in range(len(series))]
@@ -211,7 +211,10 @@ def _one_place(table: Table, column: str) -> None:
 
 
 def _other_auctions(table: Table, at: str) -> set[int]:
-    """Return the line numbers of all auctions except each day's main auction, by the column `Sequence`."""
+    """Return the numbers of the lines with prices of another auction than the main auction of the day.
+
+    The column `Sequence` names the auction of a line.
+    """
     columns = table.find("^sequence$")
     if not columns:
         return set()

@@ -84,7 +84,7 @@ def _parts(text: str) -> tuple[datetime, str | None]:
 
 
 def _is_summer(at: datetime) -> bool:
-    """Return whether the European Union has summer time at a time in UTC, by the dates since 1996."""
+    """Return whether the European Union has summer time at a time in UTC, by its rule since 1996."""
     return _change(at.year, 3) <= at < _change(at.year, 10)
 
 

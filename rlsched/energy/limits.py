@@ -103,8 +103,8 @@ class BillPrices(NamedTuple):
 class EnergyTable(NamedTuple):
     """Prices and power limits by Unix time.
 
-    `prices`, `limits`: None if the cluster has none. `unit`: unit of the prices; None: unknown.
-    `bill_prices`: the series that policies do not follow; None if there is none.
+    `prices`: the series that policies follow (price or carbon). `limits`: power limits. `bill_prices`: a
+    second series, which only bills use. A missing series is None. `unit`: unit of `prices`; None: unknown.
     """
 
     prices: PriceTable | None

@@ -1,8 +1,9 @@
 """Computes the inputs of price-aware decisions: ratios of prices to their daily mean, and the outlook.
 
 The mean covers the next 24 hours. A value that is not published yet is replaced by its forecast
-(`Series.forecast`), if this was known at that time, else by the value 24 hours earlier. In a day-ahead
-market, prices are known for the next 12 hours or more, in a real-time market only for the current step.
+(`Series.forecast`), if the forecast was known at that time, else by the value 24 hours earlier. In a
+day-ahead market, prices are known for the next 12 hours or more, in a real-time market only for the current
+step.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ def steps_of_day(series: Series) -> int:
 def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int) -> NDArray[np.float64]:
     """Return (R, steps) values: for each step in `now`, the values of this step and of the next steps.
 
-    A value that is not known in the step in `now` is replaced by its forecast, if this was known at the start
-    of that step, else by the value (or its replacement) 24 hours earlier. If that time is before the start of
-    the series, the result is nan.
+    A value that is not known in the step in `now` is replaced by its forecast, if the forecast was known at
+    the start of that step. Otherwise, it is replaced by the value (or its replacement) 24 hours earlier. If
+    that is before the start of the series, the result is nan.
 
     Args:
         series: The series.
@@ -116,17 +117,18 @@ def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int)
 
 
 def _parts(now: NDArray[np.int64], steps: int) -> Iterator[NDArray[np.int64]]:
-    """Split `now` into parts, because each of its steps needs memory for `steps` values."""
+    """Split the steps in `now` into parts, to limit memory: each step needs `steps` values."""
     rows = max(_CELLS // steps, 1)
     return (now[first : first + rows] for first in range(0, len(now), rows))
 
 
 def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
-    """Return the (N, K) columns `OUTLOOK` in each step of a series.
+    """Return (N, K) values: the K columns `OUTLOOK` in each step of a series.
 
-    Prices that are not known yet are replaced as in `relative`. Before a logarithm is taken, a price is
-    raised to at least `LEAST_RATIO` x (mean price of the past 7 days). If this mean is 0 or less, the columns
-    with logarithms are 0.
+    A price that is not known yet is replaced by its forecast, by the price 24 h earlier, or by the present
+    price, in this order. Before a logarithm is taken, a price is raised to at least
+    `LEAST_RATIO` x (mean price of the past 7 days). If this mean is 0 or less, the columns with logarithms
+    are 0.
 
     Args:
         series: The series, N steps.
@@ -173,7 +175,7 @@ def _set_next_day(
 ) -> None:
     """Write the columns of `OUTLOOK` about the next day into `found`.
 
-    All arrays have one row for each of the same steps. `seen`: result of `values_ahead`.
+    Row r of each array is about the same step. `seen`: result of `values_ahead`.
     """
     present = seen[:, :1]
     day_values = np.where(np.isnan(seen), present, seen)
@@ -194,7 +196,8 @@ def prices_ahead(
 
     Hour h begins h hours after the start of the step. Its price is the mean price of the steps in this hour;
     if steps do not divide an hour, it is the price in the middle of the hour. Prices are relative to `means`.
-    Prices that are not known are replaced as in `values_ahead`, or by the price of the present step.
+    A price that is not known yet is replaced by its forecast, by the price 24 h earlier, or by the present
+    price, in this order.
 
     Args:
         series: The series, N steps.
@@ -254,9 +257,9 @@ class PriceAt(NamedTuple):
         ratio: The value relative to the mean.
         outlook: (K,) values of the columns `OUTLOOK`.
         until_s: Time of the next change of the price, Unix seconds; infinite if no change is known.
-        from_s: Start of the step, Unix seconds; 0 if no details are asked for (`PricesAsked`).
-        ahead: (AHEAD_H,) prices of the next hours from `from_s` on, or empty.
-        rank: Rank of the price, or 0.
+        from_s: Start of the step, Unix seconds; 0 if no details are requested (`PricesAsked`).
+        ahead: (AHEAD_H,) prices of the next hours from `from_s` on; empty if not requested.
+        rank: Rank of the price (`price_ranks`); 0 if not requested.
     """
 
     price: float
@@ -317,7 +320,7 @@ class PriceTable:
         return PriceAt(self._prices[k], ratio, tuple(others), until_s)
 
     def _step_at(self, now_s: float, asked: PricesAsked) -> PriceAt:
-        """Return the price with the details that are asked for; the latest result is kept."""
+        """Return the price of one step with the requested details. Store the result for repeated calls."""
         k = min(int(np.searchsorted(self._starts_s, now_s, "right")), len(self._series)) - 1
         if self._last is None or self._last[:2] != (k, asked):
             from_s, until_s = self._starts_s[k : k + 2].tolist()

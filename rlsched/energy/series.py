@@ -73,7 +73,7 @@ class Series:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[int, str, str] | Row], name: str) -> Series:
-        """Return a series from rows; formats and errors are as in `read`."""
+        """Return the series in the rows of a file. `read` describes the formats and the errors."""
         times, values, forecasts = list[datetime](), list[float](), list[tuple[float, datetime] | None]()
         for row in rows:
             line, at, text, *said = Row(*row)
