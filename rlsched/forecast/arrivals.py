@@ -98,8 +98,9 @@ class RecentJobs:
     def next_block(self, now_s: float, block: int, draws: np.random.Generator) -> tuple[slice, float]:
         """Return (slice of `rows` to repeat in a block of a future, time offset in seconds).
 
-        A block repeats the same hours of a random earlier day, or random known hours if no such day is known.
-        Block 0 repeats the most recent hours with probability 1/2, and if no such day is known.
+        A block repeats the same hours of a random earlier day. If these hours are not known for any day, it
+        repeats random known hours; block 0 then repeats the most recent hours. Even if they are known, block
+        0 repeats the most recent hours with probability 1/2.
 
         Args:
             now_s: Present time.

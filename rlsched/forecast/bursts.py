@@ -29,12 +29,13 @@ Whole = NDArray[np.int64]
 FIRST_SHARE: Final = 0.5
 """Initial value of c, the fraction of the variance that is common to a burst."""
 FIRST_PAIRS: Final = 20.0
-"""Weight of `FIRST_SHARE`, as a number of ended jobs. The first ended job of each burst does not count."""
+"""Weight of `FIRST_SHARE` in the estimate of c. An ended job has weight 1, the first of a burst 0."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Maximum total weight of a burst's running jobs, in jobs; the jobs are not independent."""
+"""Maximum sum of the weights of a burst's running jobs, which are not independent. An ended job
+has weight 1."""
 _MOST: Final = 5.0
 """Maximum absolute value of a score."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
@@ -53,17 +54,17 @@ def _ln_over(score: Floats) -> Floats:
 
 
 class Bursts:
-    """The bursts that N recent jobs belong to.
+    """The bursts that N recent jobs belong to. The module describes scores and c.
 
     Args:
         vc: (N,) index of each job's VC.
         demand: (N,) demand class of each job.
         submit_s: (N,) submission time of each job.
         gpus: (N,) GPUs of each job.
-        score: (N,) normal score of each job's run time; nan: unknown.
+        score: (N,) score of each job; nan: unknown.
 
     Attributes:
-        shares: (SIZES,) fraction of the variance of scores that the common factor explains, by size class.
+        shares: (SIZES,) learned value of c in each size class.
     """
 
     def __init__(self, vc: Whole, demand: Whole, submit_s: Floats, gpus: Floats, score: Floats) -> None:
@@ -101,7 +102,7 @@ class Bursts:
         return cls(vc, demand, past["submit_s"], gpus, np.where(tells, score, np.nan))
 
     def _learned(self, square: Floats, gpus: Floats) -> Floats:
-        """Return the intraclass correlation of the scores of ended jobs, by size class."""
+        """Return c by size class: the intraclass correlation of the scores of ended jobs."""
         several = self._ended > 1.0
         ended, total = self._ended[several], self._sum[several]
         size = size_classes(gpus[several])
@@ -114,10 +115,10 @@ class Bursts:
         """Draw (L, samples) positions, 0 to 1, in the distributions of the jobs' remaining run times.
 
         Args:
-            rows: (L,) position of each job among the N jobs; -1: the job belongs to no burst.
+            rows: (L,) position of each job among the N recent jobs; -1: the job belongs to no burst.
             seqs: (L,) sequence number of each job.
             gpus: (L,) GPUs of each job.
-            outlived: (L,) predicted probability of a run time below the job's age; 0: the job waits.
+            outlived: (L,) predicted probability that the run time is below the job's age; 0: the job waits.
             samples: Number of futures.
         """
         burst = -1 - np.arange(len(rows), dtype=np.int64)

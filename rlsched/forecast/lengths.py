@@ -1,4 +1,8 @@
-"""Estimates distributions of recent run times relative to predictions, by job size."""
+"""Estimates distributions of recent run times relative to predictions, by job size.
+
+The spread of a prediction is the standard deviation of the logarithm of the run time. The distributions are
+of z = ln(run time / predicted median) / spread.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +27,20 @@ LEAST_SPREAD: Final = 0.05
 """Minimum spread of a prediction. A prediction with less spread counts as certain and uses no shape."""
 _KNOTS: Final = 512
 _BEYOND: Final = 0.5
-"""Assumed mean excess of run times above the longest known run time, as a fraction of that run time."""
+"""For run times beyond the longest known one: assumed mean excess, as a fraction of the longest known one."""
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Distribution of ln(run time / predicted) / spread in one size class.
+    """Distribution of z in one size class.
 
     Attributes:
         z: (K,) values, ascending.
         below: (K,) for each entry of `z`, the fraction of the jobs with this or a smaller value.
         middle: (K,) for each entry of `z`, the fraction of the jobs with a smaller value, plus half of the
             fraction with exactly this value.
-        oldest: `OUTLIVED`-th largest value of the ended jobs. The distribution is not used for ages above it.
+        oldest: `OUTLIVED`-th largest value of the ended jobs. The distribution is not used for a job whose
+            age gives this or a larger value.
     """
 
     z: Floats
@@ -47,12 +52,12 @@ class _Shape:
 class Lengths:
     """Distributions of run times relative to their predictions, by size class.
 
-    The distributions are product-limit estimates (Kaplan, Meier, JASA 1958). They include running jobs, as
-    run times above their ages, because short jobs end first.
+    The distributions are product-limit estimates (Kaplan, Meier, JASA 1958). A running job counts as a run
+    time above its age. Without running jobs, short jobs would be overrepresented, because they end first.
 
     Args:
         gpus: (N,) GPUs of ended and running jobs.
-        z: (N,) ln(run time so far / predicted) / spread of each job.
+        z: (N,) z of each job, from its run time so far.
         ended: (N,) whether the job has ended.
     """
 
@@ -99,7 +104,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """Return the (L,) predicted probability of a run time below the present age `age_s`; nan: unknown."""
+        """Return the (L,) predicted probability that the run time is below `age_s`; nan: unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
@@ -109,11 +114,11 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return the (N,) fraction of the jobs in each job's size class that have a lower `z`; nan: unknown.
+        """Return (N,) fractions of the known jobs of the same size class that have a lower z; nan: unknown.
 
         Args:
             gpus: (N,) GPUs of the jobs.
-            z: (N,) ln(run time / predicted) / spread of each job; nan: unknown.
+            z: (N,) z of each job; nan: unknown.
         """
         found = np.full(len(gpus), np.nan)
         for shape, mine in self._by_shape(gpus, np.isfinite(z)):
@@ -123,7 +128,7 @@ class Lengths:
     def _by_shape(
         self, gpus: Floats, counts: NDArray[np.bool_]
     ) -> Iterator[tuple[_Shape, NDArray[np.bool_]]]:
-        """Yield each shape, with a mask of the jobs in `counts` that use the shape."""
+        """Yield each shape, with a mask of the jobs that use it. `counts`: mask of the jobs to include."""
         size = size_classes(gpus)
         for number, shape in enumerate(self._shapes):
             mine = counts & (size == number)

@@ -66,7 +66,10 @@ def size_words(position: int) -> str:
 
 @dataclass
 class OpenForecast:
-    """A forecast with an unknown outcome; fields as in `Seen`. `teaches`: use it for corrections."""
+    """A forecast whose outcome is not known yet. The fields are as in `Seen`, a forecast with its outcome.
+
+    `teaches`: whether corrections are computed from this forecast.
+    """
 
     job: str
     num_gpus: float
@@ -175,7 +178,7 @@ class Record:
             self.add(one, at in teach)
 
     def add(self, seen: Seen, teaches: bool = True) -> None:
-        """Add an outcome for scores and simple rules and, if `teaches` is True, for corrections."""
+        """Add an outcome for the scores and the simple `RULES`. If `teaches`, use it for corrections, too."""
         mine = self._class(seen.what, seen.num_gpus)
         if teaches:
             list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
@@ -197,8 +200,9 @@ class Record:
         Args:
             what: Kind of the forecast.
             num_gpus: Size of the job.
-            late: (W, 6) open forecasts, in rows as in `_OfClass.known`. A row contains the forecast's age
-                instead of the outcome. A forecast that is already late counts with its delay so far.
+            late: (W, 6) open forecasts, with the columns of `_OfClass.known`, but with the forecast's age
+                instead of the outcome. Each forecast counts only for the quantiles that its age exceeds, as
+                if the event happened now.
         """
         own = self._class(what, num_gpus).known
         known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
@@ -246,7 +250,7 @@ class Record:
         return tuple(made)
 
     def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
-        """Return (last outcome, quantiles of the last week), seconds, of a size class; nan: unknown."""
+        """Return the forecasts `last` and `week` of the `RULES` for a size class, seconds; nan: unknown."""
         mine = self._class(what, num_gpus)
         while mine.came and mine.came[0][0] < now_s - WEEK_S:
             mine.came.popleft()
@@ -260,7 +264,10 @@ _LOGS: Final = len(QUANTILES) + 2
 
 
 def _blended(logs: Floats, share: float | Floats) -> Floats:
-    """Blend the quantiles of the futures with list scheduling: (N, 5) logarithms -> (N, 3) logarithms."""
+    """Return (N, 3) logarithms: weighted means of the futures' quantiles and the time by list scheduling.
+
+    `logs`: (N, 5) logarithms as in `_OfClass.known`. `share`: weight of the futures.
+    """
     return np.asarray(share * logs[:, : len(QUANTILES)] + (1.0 - share) * logs[:, len(QUANTILES) : -1])
 
 
@@ -287,7 +294,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         jobs: Number of jobs.
         covered_frac: Fraction of the outcomes between the 10 % and the 90 % quantile.
         loss_s: Mean pinball loss of the three quantiles, seconds.
-        rules: Mean pinball loss of each simple rule for the same jobs; None if the rule made no forecasts.
+        rules: Mean pinball loss of each of the simple `RULES` for the same jobs; None: it made no forecasts.
     """
 
     jobs: int

@@ -17,12 +17,12 @@ _LN: Final = np.log(EDGES_S)
 _Z: Final = np.linspace(-6.0, 6.0, 4001)
 _BELOW: Final = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolist()])
 _GONE: Final = 1e-6
-"""Predicted probability of a longer run time below which a job has outlived its prediction."""
+"""A job has outlived its prediction if the predicted probability that it runs longer is below this value."""
 _BEYOND: Final = 0.5
 """Assumed mean remaining time of a job that has outlived its prediction, as a fraction of the job's age."""
 EVERY: Final = (16, 4, 2, 1)
-"""Futures (simulated runs) differ in length: every 16th future is simulated for the longest time, then every
-4th, every 2nd, and all others."""
+"""Futures (simulated runs) differ in length. Every 16th future has the greatest length; of the other futures,
+every 4th has the next smaller length, then every 2nd, and the rest have the smallest length."""
 _LAST: Final = np.uint64(2**64 - 1)
 LEAST_LEFT_S: Final = 1.0
 """Minimum remaining time of a running job, seconds."""
@@ -31,8 +31,8 @@ LEAST_LEFT_S: Final = 1.0
 def strata(keys: NDArray[np.int64], samples: int) -> Floats:
     """Return stratified numbers: for each key, one in each of `samples` equal parts of (0, 1).
 
-    The numbers depend only on the keys, so that a job gets the same numbers in each forecast. The numbers of
-    every 2nd, 4th or 16th future are evenly spread too, because only these futures are long (`EVERY`).
+    The numbers depend only on the keys, so that a job gets the same numbers in each forecast. Every 2nd, 4th
+    or 16th future is longer than the others (`EVERY`). The numbers of these futures are evenly spread, too.
 
     Args:
         keys: (L,) keys of the jobs.
@@ -110,7 +110,7 @@ def outlived(
     age_s: Floats,
     like: tuple[Lengths, Floats] | None = None,
 ) -> Floats:
-    """Return the (L,) probability of a run time below each job's age; arguments as in `run_times`."""
+    """Return the (L,) probability that a job's run time is below its age; arguments as in `run_times`."""
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(age_s), bool)
     found = _outlived_lognormal(predicted_s, spread, age_s)
     if like is not None:
@@ -166,6 +166,6 @@ def _from_lognormal(predicted_s: Floats, spread: Floats, age_s: Floats, at: Floa
 
 
 def _or_beyond(total: Floats, left: Floats, age_s: Floats, at: Floats) -> Floats:
-    """Return `total`, or age x (1 + exponential draw) for jobs that have outlived their prediction."""
+    """Return `total`; for jobs that have outlived their prediction, return age x (1 + exponential draw)."""
     beyond = age_s[:, None] * (1.0 - _BEYOND * np.log1p(-at))
     return np.where((left < _GONE)[:, None], beyond, total)

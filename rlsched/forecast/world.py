@@ -65,11 +65,11 @@ class World:
         state: The cluster and its live jobs; a forecaster does not change it.
         rule: Scheduling rule that makes the decisions in the simulated futures.
         now_s: Present time.
-        chances: Predicted (BINS,) distribution of the run time, by the job's sequence number in the state. A
-            job without an entry has the lognormal distribution of the prediction in the state.
+        chances: Predicted (BINS,) distribution of the run time, by the job's sequence number in the state.
+            For a job without an entry, the predicted median and spread in the state are used.
         past: Recent jobs.
-        numbers: ID of each live job in `past`, by the job's sequence number in the state. A job without an
-            entry belongs to no burst.
+        numbers: Job IDs with which live jobs are found in `past`, by the job's sequence number in the state.
+            A job without an entry belongs to no burst.
     """
 
     state: ClusterState

@@ -235,7 +235,7 @@ class Canvas:
     ) -> Plot:
         """Draw a heat map with 7 rows (days) of 24 hours. Unknown values are gaps.
 
-        The colour scale begins at 0, or at the lowest value if it is above half of the highest value.
+        The colour scale begins at 0, or at the lowest value if this value is above half of the highest value.
         """
         with rc_context(STYLE):
             figure, axes = _axes()

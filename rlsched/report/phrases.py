@@ -27,9 +27,9 @@ def section(key: str, title: str, *parts: str) -> Section:
 
 
 def within(key: str, title: str, found: Report, *more: str) -> Section | None:
-    """Return a section that names the missing data and columns of `found`, a part of the report.
+    """Return a section that names the data and columns that are missing for `found`, a part of the report.
 
-    None: the part has data.
+    None: no data are missing.
     """
     if not is_missing(found):
         return None

@@ -25,13 +25,14 @@ SINGLETON: Final = "singleton"
 STARTED, COMPLETED, ENDED_OTHERWISE = range(3)
 """Events of the other job. A job that fails, reaches its time limit or is cancelled has ended otherwise."""
 NOT_YET, MET, NEVER = 0, 1, -1
-"""Results of an event for a dependency. With `NEVER`, no later event can meet the dependency."""
+"""State of a dependency after an event of the other job. With `NEVER`, no later event can meet the
+dependency."""
 RESULTS: Final = (
     (MET, NOT_YET, NOT_YET, NOT_YET),
     (MET, MET, MET, NEVER),
     (MET, MET, NEVER, MET),
 )
-"""Result of each event (`STARTED`, ...) for each kind (index in `KINDS`)."""
+"""A row for each event (`STARTED`, ...): the states of dependencies after it, one per kind in `KINDS`."""
 
 
 class Parent(NamedTuple):
@@ -60,7 +61,7 @@ class UnknownJobError(Exception):
 
 
 def parents_of(columns: Mapping[str, NDArray[np.str_]], *, strict: bool = False) -> dict[int, list[Parent]]:
-    """Return a dict: index of each job with dependencies -> the jobs on which it depends, each kind once.
+    """Return a dict: index of each job with dependencies -> its `Parent` jobs, without duplicates.
 
     Args:
         columns: `job_id` and `depends_on`; for the entry `singleton` also `user` and `name`, "" if missing.
@@ -107,12 +108,13 @@ def _earlier_alike(
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield, for each job with the entry `singleton`, earlier jobs with its user and name.
 
-    Jobs before the latest job in `plain` are left out: that job has waited for their ends.
+    If an earlier job is in `plain`, the jobs before it are left out, because it waits for their ends.
 
     Args:
         columns: See `parents_of`.
         single: Jobs with the entry `singleton`.
-        plain: Jobs in `single` without another dependency. Such a job is never cancelled.
+        plain: Jobs in `single` without another dependency. Such a job is never cancelled because of a
+            dependency.
     """
     if not single:
         return

@@ -66,7 +66,7 @@ def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
 
 
 def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
-    """Return the ranks and the count of texts as `_numbered` does, with a faster sort.
+    """Return what `_numbered` returns for a column of texts, with a faster sort.
 
     All rows are sorted by fingerprint; only the distinct texts are sorted as text.
     """

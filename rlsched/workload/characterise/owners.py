@@ -33,7 +33,8 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
         Users are sorted by GPU-time, largest first. Jobs without a user are not counted.
         `top`: a row for the first 1, 5, 10, 25 and 50 % of the users (at least one user), with their
         fractions of the jobs and of the GPU-time.
-        `curve`: fractions of the users, and the fraction of the GPU-time of each of these groups.
+        `curve`: for several fractions of the users (`users_frac`), beginning with the users with the most
+        GPU-time: the fraction of the GPU-time that these users took.
         `largest`: a row for each of the first 20 users.
     """
     if not keys.names:

@@ -75,7 +75,7 @@ def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
 
 
 def by_hour_of_week(held: HeldGpus, clock: WeekClock) -> tuple[Floats, Floats] | None:
-    """Return two (168,) arrays by hour of the week: the GPU-seconds held, and the seconds in the trace.
+    """Return two (168,) arrays by hour of the week: GPU-seconds held, and seconds of the trace in this hour.
 
     Only the time from the first to the last submission counts. None: all jobs are submitted at one instant,
     or the trace is longer than `MOST_HOURS`.

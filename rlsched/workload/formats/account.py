@@ -11,7 +11,7 @@ from typing import TypeVar
 from rlsched.errors import TraceError
 
 LINES_KEPT = 10
-"""Maximum number of line numbers that are stored for each reason."""
+"""Maximum number of line numbers that a `Tally` stores."""
 
 AGAIN = "the same line again, field for field"
 """Reason for skipping a row that is repeated, in one file or in exports with overlapping times."""
@@ -37,7 +37,7 @@ class LeftOutError(Exception):
 
 @dataclass
 class Tally:
-    """Counter of the rows with the same reason.
+    """Counter of the rows that are skipped for the same reason, or that get the same remark.
 
     Attributes:
         count: Number of rows.
