@@ -87,7 +87,7 @@ def set_up(
     Args:
         form: Format of the log. With `json`, every line is JSON, even Python's warnings and an uncaught
             exception.
-        level: Lowest level to log as text; JSON logs from INFO on.
+        level: Lowest level in a text log. A JSON log always has the levels from INFO on.
         timed: Whether lines of text begin with the time of day.
         fields: Fields that every JSON record of this process has, such as the node.
     """

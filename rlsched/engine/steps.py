@@ -15,12 +15,13 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         start_s: Time within which Slurm must start a released job; otherwise the job is held again.
         limited_s: Time after which a job is offered again if a limit of Slurm prevented its start.
-        repeat_s: Interval at which unacknowledged ends are sent again, and writes that had no effect in Slurm
-            are repeated.
-        ask_again_s: Interval at which an unanswered question is repeated, and a refused job offered again.
-        look_round_s: Interval at which the broker is asked which offered jobs it still has.
-        order_s: Replaces `look_round_s` if jobs are not held, because the answer also contains the order of
-            the queue.
+        repeat_s: Interval at which the gateway repeats an unacknowledged report that an attempt has ended,
+            or a write that had no effect in Slurm.
+        ask_again_s: Interval at which an unanswered question is repeated.
+        look_round_s: Interval at which the gateway asks for the broker's list of jobs, to find out which
+            offered jobs the broker still has. A refused job is offered again after the same time.
+        order_s: Interval of the list, instead of `look_round_s`, if jobs are not held: the list then also
+            contains the order of the queue.
         release_after_s: Time without a broker after which held jobs are left to Slurm's own scheduling.
     """
 

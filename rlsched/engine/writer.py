@@ -1,4 +1,7 @@
-"""Writes to Slurm. Only a `Writer` writes to Slurm; a shadow has no `Writer`."""
+"""Writes to Slurm. Only a `Writer` writes to Slurm; a shadow has no `Writer`.
+
+The marks of a job are the key-value pairs that rlsched stores in the job's AdminComment.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ class Writer:
         self._write(key, f"update JobId={key} {said}", f"{RELEASE}{key}")
 
     def clear(self, key: str) -> None:
-        """Remove the GPU request of a held job, because Slurm would add the GPUs of `place` to this request.
+        """Remove the GPU request of a held job. Otherwise Slurm would add to it the GPUs that `place` sets.
 
         The write also holds the job, because an earlier release can reach Slurm late.
         """
@@ -148,8 +151,8 @@ class Writer:
             key: Slurm's ID of the job.
             marks: New marks for the job's AdminComment.
             gres: Submitted GPU request for each node; "": the present request is unchanged.
-            freq: As in `place`.
-            again: As in `place`.
+            freq: SM clock of the GPUs in the form of `--gpu-freq`; "": unchanged.
+            again: Whether the job was requeued. The start time is then reset, as in `place`.
         """
         said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
         said += f" TresFreq=gpu:{freq}" if freq else ""
@@ -173,7 +176,7 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Send the collected writes. The next facts show whether a write has failed."""
+        """Send the collected writes. The next query of Slurm shows whether a write has failed."""
         if not self._collects:
             self._flush()
 

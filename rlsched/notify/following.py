@@ -206,8 +206,9 @@ class NoticeFollower:
     def _after_restore(self, journal: Reading, cursor: Cursor) -> Cursor:
         """Return the cursor to continue from, if the stored cursor does not fit the journal.
 
-        Sending continues at a new `Restored` entry: up to it, a restored backup has the same entries. Without
-        a new `Restored` entry, the journal is another one, and sending begins at its start.
+        A backup of the journal was restored if there is a `Restored` entry that the cursor does not know.
+        Sending then continues at this entry, because the entries before it were processed before the restore.
+        Without such an entry, the journal is another one, and sending begins at its start.
         """
         found = [
             row.n

@@ -17,8 +17,8 @@ import msgspec
 
 T = TypeVar("T")
 MAX_KNOWN = 10_000
-"""Maximum number of budgets in memory. If there are more, the key that has been silent longest gets a full
-budget."""
+"""Maximum number of budgets in memory. If there are more, the budget of the key that has been silent longest
+is removed, so that the budget of this key is full again."""
 
 
 class SenderLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -264,7 +264,7 @@ class Connection:
         self._dial()
 
     def _silence(self) -> str:
-        """Return the error message for a missing answer, from the connection's events since the last answer.
+        """Return the error message if no answer arrives. It depends on the events since the last answer.
 
         A listener that cannot decrypt our messages disconnects immediately, so handshakes fail repeatedly. A
         broker that was killed or is slow causes only one or two failed handshakes.

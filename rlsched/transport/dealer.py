@@ -25,7 +25,7 @@ _LOOPBACK = r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1\]"
 
 
 def broker_address(option: str | None = None) -> str:
-    """Return the broker's address: the option, else `RLSCHED_BROKER`, else `DEFAULT_ADDRESS`.
+    """Return the broker's address: `option` if it is given, else `RLSCHED_BROKER`, else `DEFAULT_ADDRESS`.
 
     Raises:
         InputError: the address is not `tcp://HOST:PORT`.
@@ -42,7 +42,7 @@ def broker_address(option: str | None = None) -> str:
 def broker_addresses(option: str | None = None) -> tuple[str, ...]:
     """Return the addresses of a broker and its standbys, in the order in which clients try them.
 
-    In the option, the addresses are separated by commas.
+    `option` and `RLSCHED_BROKER` contain addresses separated by commas; see `broker_address`.
 
     Raises:
         InputError: one of the addresses is not `tcp://HOST:PORT`.

@@ -1,6 +1,6 @@
-"""The highest epoch of each cluster that the clients of a key directory have received.
+"""Stores the highest epoch of each cluster, as received by the clients of a key directory.
 
-Each start of a cluster's broker begins a higher epoch, by which clients distinguish it from earlier brokers.
+Each start of a cluster's broker begins a higher epoch. Clients recognise an outdated broker by its epoch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 EPOCHS_FILE = "epochs.json"
 MOST = 64
-"""Maximum number of clusters in the file; the clusters with the latest changes are kept."""
+"""Maximum number of clusters in `EPOCHS_FILE`. The clusters whose epochs changed last are kept."""
 
 
 class Epochs:

@@ -151,7 +151,7 @@ class Transport:
         self._poller.register(self._router, zmq.POLLIN)
 
     def close(self) -> None:
-        """Close the sockets. Unsent messages are sent for at most half a second."""
+        """Close the sockets. Queued messages are dropped if they cannot be sent within half a second."""
         self._router.close(linger=500)
         self._zap.close(linger=0)
         self._context.term()
@@ -269,9 +269,9 @@ class Transport:
         self._key_of[route] = sender
 
     def _of_node(self, peer: Peer, route: _Route, envelope: Envelope) -> Heard | None:
-        """Return the message from a node or its engine; None: the connection is unknown or refused.
+        """Return a message that a node, or its engine, has sent; None: the message is not accepted.
 
-        If the connection is unknown, the node is asked for its `Hello`.
+        A connection must begin with a `Hello`. If it has not, the node is asked for its `Hello`.
         """
         message = envelope.message
         if isinstance(message, Hello):

@@ -76,7 +76,7 @@ def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
 
 
 def starting_in(home: Path) -> str:
-    """Return the address and step of any starting broker with these keys, in the form of `starting_at`."""
+    """Return `ADDRESS: STEP` for a broker that is starting with the keys in `home`; "": none."""
     for path in sorted(home.glob(os.path.basename(_file(home, ":*")))):
         listens, what = _read(str(path))
         if listens:

@@ -55,8 +55,8 @@ class Setting:
     Args:
         options: Command-line options for the setting, the main option first.
         least: Lower limit; None: the range is not checked.
-        most: Upper limit. The limits are permitted values. None: every value above `least` is permitted, but
-            not `least` itself.
+        most: Upper limit. A value may equal `least` or `most`. None: there is no upper limit, and the value
+            must be above `least`.
         expects: The range in words, for errors; "": the error prints the numbers.
         characters: Maximum length of a text; 0: no limit.
         changes: When the setting can change. "": never; `waiting`: while the job waits; `task`: as `waiting`,

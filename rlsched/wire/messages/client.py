@@ -160,7 +160,8 @@ class SetQuota(msgspec.Struct, frozen=True, kw_only=True, tag="set_quota", forbi
 
     kind: PartyKind
     name: str
-    """Name of the party; `default`: every party without a limit of its own."""
+    """Name of the user, account or VC. `default`: these limits apply to each user, account or VC (as given by
+    `kind`) that has no limits of its own."""
     gpus: int | msgspec.UnsetType | None = msgspec.UNSET
     """Maximum number of GPUs in use at the same time."""
     jobs: int | msgspec.UnsetType | None = msgspec.UNSET
@@ -244,7 +245,7 @@ class ReadJournal(
     checksum: int
     """Checksum of that entry; 0: the copy is empty."""
     access: int = 0
-    """Checksum of the copy's access list, see `JournalRows.access`; 0: the copy has no access list."""
+    """Checksum of the standby's access list, see `JournalRows.access`; 0: the standby has no access list."""
     ended_after: int = -1
     """Also send the stored rows of ended jobs whose ID is higher than this; -1: send no rows. Journal entries
     do not contain these rows."""

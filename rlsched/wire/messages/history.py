@@ -77,8 +77,8 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of `energy_j` with the overhead of the facility (PUE), in `currency`. None: no energy was
     measured, the price was not always known, or the broker is older."""
     carbon_kg: float | None = None
-    """Carbon of `energy_j` with the overhead of the facility, kg CO2e. None: as for `cost`, or the
-    broker is older and follows prices."""
+    """Carbon of `energy_j` with the overhead of the facility, kg CO2e. None: no energy was measured, the
+    carbon intensity was not always known, or the broker is older and its policy follows prices."""
     currency: str = ""
     """Currency of `cost`; "" without a cost."""
 

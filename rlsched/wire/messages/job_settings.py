@@ -452,7 +452,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             changes="running",
         ),
     ] = "auto"
-    """`auto`: the job may share if its needs are known (`rlsched.broker.state.job_requests`)."""
+    """Whether the job may share its GPUs. `auto`: only if its needs are known
+    (`rlsched.broker.state.job_requests`)."""
     priority: Annotated[
         Priority,
         Setting(

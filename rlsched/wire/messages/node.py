@@ -67,7 +67,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The engine obeys a `Launch`. If False, the engine starts jobs itself, in the order of
     `JobInfo.queue_key`, and reports the starts with `Begin`."""
     holds_to: list[str] | None = None
-    """Members of `HELD_TO` that the node enforces for whole jobs; None from nodes without this field."""
+    """Limits in `HELD_TO` that the node enforces for all processes of a rank together; None from nodes
+    without this field."""
     gpu_memory_mib: int = 0
     """Memory of the node's smallest GPU, MiB; 0: unknown."""
     shares: bool = False
@@ -207,7 +208,8 @@ class Heartbeat(
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
     """Report all GPUs of the node that the broker must not assign (`Holding`).
 
-    GPUs that a later list omits are free again. A GPU of a running job is held only after the job has ended.
+    GPUs that a later list omits are free again. If a job of this broker uses a listed GPU, the entry takes
+    effect when the job has ended.
     """
 
     held: list[Holding]

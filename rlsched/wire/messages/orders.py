@@ -58,8 +58,8 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     env: dict[str, str]
     cwd: str
     output: str = ""
-    """File for the output of this rank, without patterns, below `cwd` unless absolute; "": no file. An older
-    node ignores this field."""
+    """File for the output of this rank, below `cwd` unless absolute. Filename patterns, such as `%j`, are
+    already replaced. "": no file. An older node ignores this field."""
     error: str = ""
     """File for the standard error of this rank, like `output`; "": the same file as `output`."""
     appends: bool = False

@@ -36,7 +36,7 @@ class PredictionScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentPredictions(msgspec.Struct, frozen=True, kw_only=True):
-    """Scores of the run-time predictions for recently ended jobs, and of the running mean for the same jobs.
+    """Scores for recently ended jobs: of their predicted run times, and of the predictor `running-mean`.
 
     A score is None if there are fewer than 20 jobs.
     """

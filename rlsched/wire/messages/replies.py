@@ -62,7 +62,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """ID of the array, if the job is a task; 0: it is not."""
     task: int = 0
     tasks: str = ""
-    """Tasks of an array that are not jobs yet, such as `8-99%4`; if there are none, its waiting tasks."""
+    """Tasks of an array that are not jobs yet, such as `8-99%4`; if there are none, the tasks whose jobs have
+    never started."""
     num_tasks: int = 0
     """Number of tasks of an array; 0 for a job."""
     forecast: JobForecast | None = None
@@ -150,7 +151,7 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True, tag="jobs"):
 
     jobs: list[JobInfo]
     omitted: int = 0
-    """Number of requested jobs with lower IDs; `ListJobs.before` requests the previous page."""
+    """Number of requested jobs with lower IDs than all jobs of this page; `ListJobs.before` requests them."""
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
@@ -166,7 +167,8 @@ class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: PartyKind
     name: str
-    """Name of the party; `default`: limits of every party without limits of its own."""
+    """Name of the user, account or VC. `default`: these limits apply to each user, account or VC (as given by
+    `kind`) that has no limits of its own."""
     gpus: int | None
     jobs: int | None
     gpu_hours: float | None

@@ -26,7 +26,8 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
     share_frac: float
     """Fraction of the recent checks that found the column outside its range."""
     value: float
-    """Median of the column over the rows of the last check that found the column outside its range."""
+    """Value in the last check that found the column outside its range; the median if a check has several
+    values, such as one per job."""
     low: float
     high: float
     """`low` and `high`: range in training."""
@@ -178,7 +179,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     sharing: int = 0
     """Number of running jobs that share their GPUs."""
     slow_sharing: int = 0
-    """Number of jobs on shared GPUs that are slower than permitted or predicted for at least a minute."""
+    """Number of jobs on shared GPUs that have been slower than permitted, or than predicted, for at least a
+    minute."""
     lent_cpus: int = 0
     """Number of idle CPU cores that are lent to running jobs."""
     fixed_clocks: dict[str, str] = {}
