@@ -57,10 +57,12 @@ NEED_SIGNAL: Final = ("money", "carbon", "peak", "wake_ups")
 PENALTY: Final = 5.0
 """Exponent of ratio / bound: a ratio 1 % above its bound raises the whole cost by 5 %. Chosen, not tuned."""
 _RAMP: Final = 0.005
-"""Distance below a bound, as a ratio, at which the bound's penalty starts to rise in training."""
+"""In training, the penalty of a bound starts to rise where the mean ratio equals the bound minus this
+value."""
 SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
-"""Amounts added to the numerator and the denominator of a ratio, so that the ratio changes little if both are
-near 0. For `tail`, the amount is relative to the run times; for the other terms, to the number of jobs.
+"""The numerator and the denominator of a ratio are increased by the same amount, so that the ratio changes
+little if both are near 0. The amount is this fraction of the jobs' run times (`tail`), or of the number of
+jobs (`late`, `preemptions`).
 """
 LATE_S: Final = 600.0
 """Delay in addition to a job's slack after which the job counts as late, seconds."""
@@ -114,8 +116,8 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             their ratios matter.
         carbon: Weight of the carbon of the energy. A run has one series, of prices or of carbon intensities,
             so `money` and `carbon` cannot both have a weight or a bound.
-        tail_after: Part of a delay beyond the slack that does not count in `tail`.
-        classes: Classes of jobs; the first class that matches a job gives the weight of its time.
+        tail_after: Delay beyond the slack above which further delay counts in `tail`.
+        classes: Classes of jobs. The first class that matches a job sets the weight of the job's time.
         bounds: Upper limits of the ratios to the reference run, by term.
     """
 
@@ -214,7 +216,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The terms in use, by the names of `TERMS`; carbon is listed as money."""
+        """The names in `TERMS` of the terms in use. If carbon is in use, the list contains `money`."""
         return tuple(
             name for name in TERMS if self.counts(name) or (name == "money" and self.counts("carbon"))
         )
@@ -249,14 +251,17 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return found
 
     def penalties(self, means: Floats) -> Floats:
-        """Return the (NUM_TERMS,) penalties of the bounds that these mean ratios exceed; other bounds: 0."""
+        """Return the (NUM_TERMS,) penalties: the exponents of ratio / bound in `cost`.
+
+        A penalty is `PENALTY` if the mean ratio of the term exceeds its bound, else 0.
+        """
         return np.where(means > self.limits, PENALTY, 0.0)
 
     def training_penalties(self, means: Floats) -> Floats:
-        """Return the (NUM_TERMS,) penalties of the bounds in training.
+        """Return the (NUM_TERMS,) penalties (see `penalties`) in training, which rise gradually.
 
-        A penalty is 0 up to `_RAMP` below the bound, then linear up to `PENALTY` at the bound. It depends
-        on the mean ratio over windows, because single windows exceed a bound by chance.
+        A penalty is 0 up to `_RAMP` below the bound, then linear up to `PENALTY` at the bound. `means`: mean
+        ratios over windows, because single windows exceed a bound by chance.
         """
         found: Floats = PENALTY * np.clip((means - self.limits) / _RAMP + 1.0, 0.0, 1.0)
         return found
@@ -290,7 +295,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return found
 
     def terms_by_job(self, jobs: Jobs, delay_s: Floats) -> Floats:
-        """Return each job's part of the terms of a run, (NUM_TERMS, J); only for terms of delays.
+        """Return what each job adds to the terms that depend on delays, (NUM_TERMS, J); other rows are 0.
 
         `delay_s`: (J,) time in the system less the run time on unshared GPUs at full clock.
         """
@@ -334,7 +339,10 @@ def _matches(one: JobClass, jobs: Jobs) -> NDArray[np.bool_]:
 
 
 def ratios(mine: Floats, other: Floats, offsets: Floats) -> Floats:
-    """Return the ratios of the terms of n runs to the terms of n other runs, (n, NUM_TERMS)."""
+    """Return the (n, NUM_TERMS) ratios of the terms of n runs, relative to n reference runs.
+
+    `mine`, `other`: terms of the runs and of the reference runs. `offsets`: from `Objective.offsets`.
+    """
     both = np.maximum(other + offsets, LEAST)
     return np.where((mine == 0.0) & (other == 0.0), 1.0, (mine + offsets) / both)
 
@@ -346,15 +354,13 @@ def mean_ratios(ratio: Floats) -> Floats:
 
 
 def cost(ratio: Floats, weights: Floats, limits: Floats, penalties: Floats) -> Floats:
-    """Return the (n,) costs relative to the other runs, from (n, NUM_TERMS) ratios.
-
-    A cost of 1 equals the cost of the other run.
+    """Return the (n,) costs of n runs. A cost of 1 equals the cost of the reference run.
 
     Args:
-        ratio: From `ratios`.
-        weights: (n, NUM_TERMS) from `Objective.weights`.
-        limits: (NUM_TERMS,) from `Objective.limits`.
-        penalties: (NUM_TERMS,) penalties of the bounds.
+        ratio: (n, NUM_TERMS) ratios to the reference runs, as returned by `ratios`.
+        weights: (n, NUM_TERMS), rows as returned by `Objective.weights`.
+        limits: (NUM_TERMS,) `Objective.limits`.
+        penalties: (NUM_TERMS,) as returned by `Objective.penalties` or `Objective.training_penalties`.
     """
     excess = np.where(penalties > 0.0, np.log(np.maximum(ratio, LEAST)) - np.log(limits), 0.0)
     found: Floats = (weights * ratio).sum(axis=1) * np.exp((penalties * excess).sum(axis=1))

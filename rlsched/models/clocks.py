@@ -61,7 +61,7 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
     """Return the power of one GPU, W.
 
     A GPU without jobs draws `idle_w`. A GPU with jobs draws the static power plus the sum of the jobs'
-    dynamic power, at most the board's limit and at least `idle_w` (P_s of a V100 is lower).
+    dynamic power, at most the board's limit and at least `idle_w` (a V100's static power is lower).
 
     Args:
         gpu: (K,) GPU_MODEL.

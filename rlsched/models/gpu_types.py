@@ -46,13 +46,16 @@ class _Curve(NamedTuple):
     source: str
 
     def assumed(self, like: str, static_w: float) -> _Curve:
-        """Return this curve for a GPU type without a public curve, with `static_w` as static power, W."""
+        """Return this curve, which belongs to the type `like`, for a GPU type without a public curve.
+
+        `static_w`: static power of the type without a public curve, W.
+        """
         source = f"no clock curve is public: shape of the {like}, P_s = idle power"
         return self._replace(static_w=static_w, status=ASSUMED, source=source)
 
 
 class _Type(NamedTuple):
-    """Figures of a GPU type. Only sources that differ by type are here; `GPU_FIGURES` has all sources."""
+    """Figures of a GPU type. Sources that all types share are not given here, but only in `GPU_FIGURES`."""
 
     tdp_w: float
     memory_mib: float
@@ -159,8 +162,8 @@ def stands_for(asked: str, name: str) -> bool:
 
     The name must be equal, or contain all words of the request: `NVIDIA H100 80GB HBM3` matches `h100-80gb`.
     Vendors and case are ignored. A request for a type in `GPU_FIGURES` matches only GPUs of this type:
-    `RTX6000` does not match `RTX 6000 Ada`. A MIG slice matches if the GPU and the profile match. A node of
-    several types (`A40+T4`) matches only by its own name.
+    `RTX6000` does not match `RTX 6000 Ada`. A MIG slice matches if the GPU and the profile match. The
+    name of a node with several types (`A40+T4`) matches only a request with the same name.
     """
     if asked == name:
         return True
@@ -179,7 +182,7 @@ def stands_for(asked: str, name: str) -> bool:
 
 
 def in_common(types: Iterable[str], others: Iterable[str]) -> bool:
-    """Return whether a type of one list matches a type of the other (`stands_for`), or a list is empty."""
+    """Return whether a type in `types` matches a type in `others` (`stands_for`), or one of them is empty."""
     types, others = list(types), list(others)
     if not types or not others:
         return True

@@ -153,14 +153,18 @@ class Slice(NamedTuple):
 
     @property
     def memory_frac(self) -> float:
-        """Fraction of the GPU's memory slices; also the assumed fraction of idle and static power."""
+        """Fraction of the GPU's memory slices.
+
+        The slice is assumed to draw this fraction of the GPU's idle power and of its static power.
+        """
         return self.profile.memory / MEMORY_SLICES
 
     @property
     def compute_frac(self) -> float:
-        """Fraction of the GPU's compute slices; also the assumed fraction of the power above static power.
+        """Fraction of the GPU's compute slices.
 
-        There is no public data on the power of a slice.
+        The slice is assumed to draw this fraction of the GPU's power above static power, because there is no
+        public data on the power of a slice.
         """
         return self.profile.compute / COMPUTE_SLICES
 

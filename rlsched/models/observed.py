@@ -19,7 +19,7 @@ from rlsched.models.sharing import known_pair
 
 
 class LearntFactor(msgspec.Struct, array_like=True):
-    """A learnt factor of a workload on a GPU type: `more_sensitive` or `more_pressing` of `TRAIT`.
+    """A learnt factor of a workload's sensitivity or pressure (`TRAIT`: `more_sensitive`, `more_pressing`).
 
     Attributes:
         kind: GPU type.

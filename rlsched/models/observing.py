@@ -23,7 +23,7 @@ from rlsched.models.learning import (
 from rlsched.models.sharing import known_pair
 
 LEAST_SLOWDOWN: Final = 1e-6
-"""Minimum modelled slowdown, because a factor has no effect on a slowdown of 0."""
+"""Minimum of the modelled slowdown: a slowdown of 0 would stay 0 with any learnt factor."""
 
 _most_likely = kernel(most_likely)
 _moved = kernel(moved)
@@ -53,7 +53,7 @@ def _slowdown(m: ModelArrays, kind: int, a: int, b: int) -> float:
 
 @kernel
 def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
-    """Update the predicted speed of workload `a` next to `b`; pairs of the table stay unchanged."""
+    """Update the predicted speed of workload `a` next to `b`, unless the speed of this pair was measured."""
     t = m.trait
     measured = known_pair(m, kind, a, b)
     if measured == measured:
@@ -72,7 +72,7 @@ def observe(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> None:
     """Learn from a job of workload `a` that ran at `speed` (solo: 1) next to a job of workload `b`.
 
     Updates the sensitivity of `a`, the pressure of `b`, the values of the pair, and all dependent
-    predictions. The pair must not be in the table, and both workloads must be known.
+    predictions. The pair must not be in the table of measured pairs, and both workloads must be known.
     """
     t = m.trait
     log_speed = math.log(min(max(speed, SLOWEST), FASTEST))

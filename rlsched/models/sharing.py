@@ -21,10 +21,10 @@ from rlsched.models.learning import REPEAT_SD
 SATURATION: Final = 1.194
 """Slowdown that each further unit of utilisation adds on a full GPU.
 
-`studies/models/fit_sharing.py` fitted this constant and the next three to two sets of values with equal
-weight: an earlier formula for Lucid's pairs (RTX 3090; R2 .45), and the mean combined throughput of the 1,091
-measured pairs, by bands of utilisation. The error is at most .031 (rms .013) for the formula, and at most .05
-for the bands.
+`studies/models/fit_sharing.py` fitted this and the next three constants to two data sets of equal weight. The
+first contains values of an earlier formula for Lucid's pairs (RTX 3090; R2 .45). The second contains the
+combined throughput of the 1,091 measured pairs, averaged by bands of utilisation. The error is at most .031
+(rms .013) on the first set, and at most .05 on the second.
 """
 THRESHOLD: Final = 1.487
 """Total utilisation of all tenants at which the GPU is full."""
@@ -36,14 +36,15 @@ RESIDUAL_SD: Final = 0.10
 """Standard deviation of ln(speed) around the prediction: .10 around the formula on Lucid's pairs (RTX 3090);
 around latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V100 (Gavel)."""
 OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
-"""Part of a deviate (random noise) that belongs to the two jobs; the rest belongs to their workloads."""
+"""Weight, in the random number of `share_deviate`, of the part that depends on the two jobs."""
 OF_SINGLES: Final = math.sqrt(0.55)
-"""Part of a deviate that belongs to the single workloads: to the sensitivity of one and the pressure of the
-other. On held-out pairs of Lucid (RTX 3090), factors of each workload reduce the unexplained variance from
-.60 to .27, by the fraction .55.
+"""Weight, in `share_deviate`, of the part that depends on single workloads: half of its variance is due to
+the sensitivity of one workload, half to the pressure of the other. On held-out pairs of Lucid (RTX 3090),
+factors of each workload reduce the unexplained variance from .60 to .27, by the fraction .55.
 """
 OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
-"""Part of a deviate that belongs to the pair of workloads. The squares of the three parts add up to 1."""
+"""Weight, in `share_deviate`, of the part that depends on the pair of workloads. The squares of the three
+weights add up to 1."""
 NOISE_FLOOR: Final = 0.2
 """Speed below which noise does not reduce the speed further."""
 
@@ -65,8 +66,8 @@ def stranger_speed(util_frac: float, others_util_frac: float) -> float:
     """Return the speed of a job next to others, in (0, 1], from solo GPU utilisations only.
 
     A saturation formula: 1 / (1 + a (softplus(u + U - t) - softplus(u - t)) + b U). a is `SATURATION`, b is
-    `LIGHT_SLOWDOWN`, and t is `THRESHOLD`. Without others, the value is exactly 1. The formula is fitted on
-    pairs, and an extrapolation for more tenants.
+    `LIGHT_SLOWDOWN`, and t is `THRESHOLD`. Without others, the value is exactly 1. The formula was fitted to
+    pairs of jobs; for more jobs on a GPU, it is an extrapolation.
 
     Args:
         util_frac: u, solo GPU utilisation of the job, 0 to 1.
@@ -107,7 +108,10 @@ _GRID: Final = tuple(0.1 * step for step in range(1, 11))
 
 @cache
 def _half_of_grid() -> float:
-    """Return half of the mean logarithm of the slowdown over the utilisations of `_GRID`."""
+    """Return half of the mean of ln(slowdown) over all pairs of utilisations in `_GRID`.
+
+    It is subtracted from both factors, because each of them contains the whole mean.
+    """
     return float(0.5 * np.log([[1.0 / stranger_speed(u, v) - 1.0 for v in _GRID] for u in _GRID]).mean())
 
 
@@ -123,7 +127,7 @@ def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
 def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.int64], count: int) -> float:
     """Return the predicted speed of a job on a shared GPU, from the best data for each co-tenant.
 
-    The slowdown by a co-tenant is the measured slowdown, if the table has the pair. Otherwise it follows from
+    The slowdown by a co-tenant is the measured slowdown, if the pair was measured. Otherwise it follows from
     latent factors, if the job's sensitivity and the co-tenant's pressure are known. These slowdowns add up.
     The remaining co-tenants have neither. Their slowdown follows from `stranger_speed`, for all of them
     together, and is added. More than one co-tenant is an extrapolation: all fits are of pairs.
@@ -136,7 +140,7 @@ def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.in
         count: Number of co-tenants; 0 gives exactly 1.
 
     Returns:
-        The speed, in (0, 1]; the measured speed of a pair of the table can be a little above 1.
+        The speed, in (0, 1]; a measured speed can be a little above 1.
     """
     if count == 0:
         return 1.0
@@ -202,7 +206,7 @@ def _workload_key(luck: np.uint64, kind: int, workload: int) -> np.uint64:
 def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jobs: float) -> float:
     """Return a standard normal deviate of a job next to another job, composed of three parts.
 
-    The parts belong to the single workloads, to the pair of workloads, and to the two jobs. The first two are
+    The parts depend on the single workloads, on the pair of workloads, and on the two jobs. The first two are
     the same for all jobs of these workloads in a run, and differ between GPU types (a pair's combined
     throughput correlates by only .43 to .55 between types: Gavel).
 
@@ -223,7 +227,7 @@ def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jo
 
 @kernel
 def with_noise(speed: float, deviate: float) -> float:
-    """Return the simulated true speed of a pair that is not in the table: the model's speed with noise.
+    """Return the simulated true speed of a pair that was not measured: the model's speed with noise.
 
     The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1, and at least the
     lower of `NOISE_FLOOR` and `speed`. For n co-tenants, pass the sum of their deviates divided by sqrt(n).

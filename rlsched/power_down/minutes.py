@@ -28,7 +28,7 @@ def replay_states(
     """Replay demand on simulated nodes with a service. Rows before `since_s` are a warm-up.
 
     Each busy node runs one job. Jobs start on the free nodes with the lowest indices, and end on the busy
-    nodes with the highest indices. A row lasts until the next row, but at most one slot. Demand is limited to
+    nodes with the highest indices. A row lasts until the next row, but at most `SLOT_S`. Demand is limited to
     the number of nodes.
     """
     states = NodeStates(series.nodes, power, float(series.time_s[0]))

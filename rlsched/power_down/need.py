@@ -65,9 +65,10 @@ def nodes_filled(demand: Demand, node: NodeSpec) -> float:
 class NodeNeed:
     """Counts the nodes that waiting jobs need, in a cluster with K sets of nodes.
 
-    Jobs fill the sets of their VC before shared sets, and preferred GPU types first. A job that fits on the
-    largest node is counted on one node of the smallest kind that can hold it. A larger job is counted on the
-    largest nodes first. If too few nodes of a set are idle, the remaining jobs are counted in the next set.
+    Jobs fill the sets of their VC before shared sets. In both, sets of preferred GPU types come first. A
+    job that fits on the largest node is counted on one node of the smallest kind that can hold it. A larger
+    job is counted on the largest nodes first. If too few nodes of a set are idle, the remaining jobs are
+    counted in the next set.
     """
 
     def __init__(self, sets: Sequence[NodeSet]) -> None:
@@ -98,7 +99,7 @@ class NodeNeed:
         demands: Sequence[Demand],
         busy_nodes: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return how many nodes of each set, (K,), the jobs in these slots would fill."""
+        """Return how many nodes of each set, (K,), the jobs in these slots of the ledger would fill."""
         needed = np.zeros(len(self._sets))
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
         if not len(slots) or not (room > 0).any():
@@ -129,7 +130,10 @@ class NodeNeed:
         return self._options[key]
 
     def _within(self, partition: int, demand: Demand) -> list[tuple[int, float]]:
-        """Return (index of a set, nodes that a job fills) for sets of a partition that can run the job."""
+        """Return the sets of a partition that can run a job, in the order in which jobs fill them.
+
+        Each set is given as (index of the set, number of its nodes that one job fills).
+        """
         places = {
             at: demand.places_on_node(one.spec)
             for at, one in enumerate(self._sets)

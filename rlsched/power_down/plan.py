@@ -1,4 +1,4 @@
-"""Settings for putting a cluster's idle nodes to sleep. A service is made from these settings."""
+"""Settings for putting a cluster's idle nodes to sleep, from which a `PowerDownService` is made."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep as many nodes awake as the
 forecast plus a buffer, put nodes to sleep only while demand falls, and wake nodes when jobs wait. Two
 additions keep nodes awake in a short dip of demand: a larger buffer after a wake-up, and a limit on the
-number of nodes put to sleep per review. Nodes of jobs that pause until the price of electricity falls sleep
-too.
+number of nodes put to sleep per review. If jobs pause until the price of electricity falls, their nodes are
+put to sleep, too. A slot in this module is a time slot (`slot_s` seconds) with one value of demand.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     buffer_nodes: int = 25
     """Number of nodes to keep awake above the forecast."""
     wake_buffer_nodes: int = 40
-    """Number of nodes to keep awake above demand after a wake-up: one rise causes only one wake-up."""
+    """Number of nodes to keep awake above demand after a wake-up, so that a rise causes only one wake-up."""
     ramp_nodes: int = 2
     """Maximum number of nodes to put to sleep per review; 0: no limit."""
     falling_slots: int = 6
@@ -167,7 +167,10 @@ class PowerDownService:
         return done
 
     def _observe(self, now_s: float, demand: float) -> bool:
-        """Record demand. Return whether a slot has ended. Slots without a review repeat the last value."""
+        """Record demand. Return whether a slot has ended.
+
+        A slot without a review gets the demand of the slot before.
+        """
         slot = int(now_s // self._slot_s)
         if self._slot is None or slot == self._slot:
             self._highest = max(self._highest, demand) if self._slot is not None else demand

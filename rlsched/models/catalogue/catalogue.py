@@ -173,7 +173,7 @@ class Catalogue:
         return out.view(np.recarray)
 
     def _cut(self, traits: Records, gpu_type: str) -> None:
-        """Convert (W,) TRAIT from a whole GPU to a MIG slice, if this GPU type is a slice.
+        """If a GPU type is a MIG slice, convert `traits`, (W,) TRAIT, from the whole GPU to the slice.
 
         Dynamic power and the cores that the input pipeline needs are proportional to the work done, so they
         fall with the speed. The slice's utilisation is the GPU's utilisation x speed / size of the slice.
@@ -257,7 +257,7 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> float:
-        """Return the fraction of measured or fitted cells among the cells on which a result depends.
+        """Return the fraction of measured or fitted cells among the cells that jobs with these workloads use.
 
         nan: there are no such cells. The arguments are as in `cells_behind`.
         """
@@ -270,11 +270,11 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> tuple[int, int]:
-        """Return (count of measured or fitted cells, count of all cells) on which a result depends.
+        """Return (count of measured or fitted cells, count of all cells) that jobs with these workloads use.
 
         A cell is counted once for each job of its workload. Unknown cells, and cells that are fixed by
         definition (speed on the reference type), are not counted. All cells of the unknown workload are
-        assumed. So are cells that follow the speed on a MIG slice, if that speed was not measured.
+        assumed. So are cells that are scaled by the speed on a MIG slice, if that speed was not measured.
 
         Args:
             workloads: Numbers of the jobs' workloads, as returned by `draw`.

@@ -30,8 +30,8 @@ LEAN: Final = {
 """Preference of a job class for busy workloads: weights are multiplied by exp(lean * (util - 0.5)).
 
 Assumed: large and long jobs are busier than small and short ones. In Philly, GPUs in use were busy 52 % of
-the time (Jeon et al., ATC'19; unverified). Drawn workloads keep these GPUs busy 67 % of the time, because the
-catalogue has only training loops.
+the time (Jeon et al., ATC'19; unverified). With drawn workloads, GPUs in use are busy 67 % of the time in
+Philly's trace, because the catalogue has only training loops.
 """
 CLASSES: Final = tuple(LEAN)
 NOT_USUAL: Final = 0.05
