@@ -161,8 +161,8 @@ class PairKnowledge:
 def seen_factor(speed: float, other: float) -> float:
     """Return the sensitivity, or the pressure, that explains the observed speed of a pair of workloads.
 
-    The result is (1 / speed - 1) / `other`, with the speed and the result limited as in `PairKnowledge`. A
-    speed of 1 or more therefore gives a small factor.
+    The result is (1 / speed - 1) / `other`. The speed is limited to `SLOWEST` to `FASTEST`, and the result by
+    `WIDEST`. A speed of 1 or more therefore gives a small factor.
 
     Args:
         speed: Speed of the job next to its only co-tenant, relative to its speed without co-tenants; above 0.

@@ -25,8 +25,8 @@ MAX_SHARING: Final = 4
 MARGIN_FRAC: Final = 0.10
 """Fraction of a shared GPU's memory that stays free. Assumed, for three reasons: the driver reserves some of
 the labelled memory (a V100 of 16,384 MiB has 16,160 for programs); a job can exceed its profiled peak; and a
-framework's caching allocator holds freed blocks. The memory of a pair is otherwise the sum of its jobs' solo
-memory, plus 22 MiB (measured: median of Lucid's pairs, RTX 3090).
+framework's caching allocator holds freed blocks. Without this margin, two jobs on a GPU need the sum of their
+solo memory, plus 22 MiB (measured: median of Lucid's pairs, RTX 3090).
 """
 
 FAULT_SHARED: Final = (False, True, False)

@@ -10,7 +10,7 @@ from rlsched.wire.messages.history import ListHistory, ListUsage
 from rlsched.wire.messages.job_settings import JobChanges, Tasks
 
 PartyKind = Literal["user", "account", "vc"]
-"""Kinds of parties that are charged for jobs."""
+"""Kinds of names for which quotas are set."""
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):

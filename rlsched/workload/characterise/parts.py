@@ -72,7 +72,7 @@ def quotient(numerator: float, denominator: float) -> float | None:
 
 
 def total_by(code: Ints, weights: Floats, kinds: int) -> Floats:
-    """Return the (kinds,) sums of the weights for each code from 0 to `kinds` - 1."""
+    """For each code from 0 to `kinds` - 1, return the sum of the weights of the entries with this code."""
     total: Floats = np.bincount(code, weights=weights, minlength=kinds).astype(np.float64)
     return total
 

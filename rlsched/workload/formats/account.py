@@ -1,4 +1,7 @@
-"""Counts of the rows that a converter read and kept, and of the rows that it skipped, by reason."""
+"""Counts of the rows that a converter read and kept, and of the rows that it skipped, by reason.
+
+An `Account` has the counts of one file; it is not an account that is charged for jobs.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class Account:
         kept: Rows that became a job of the trace, or a part of one.
         skipped: Reason -> rows that were skipped.
         noted: Remark -> rows that were kept with the change that the remark describes.
-        seen: Digests of the rows read so far, shared by the accounts of all files with the same list of jobs.
+        seen: Digests of the rows read so far. If several files list jobs, their `Account`s share the digests.
     """
 
     path: Path
