@@ -141,7 +141,7 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
 
 
 def _too_large(vc: str, demand: Demand) -> str:
-    """Return the reason why a job does not fit, if its GPUs fit, but not together with its other requests."""
+    """Return the reason for a job that cannot run because no nodes meet all its requests together."""
     asks = [f"{demand.gpus} GPUs" if demand.gpus else ""]
     asks += ["|".join(demand.gpu_types), f"{demand.cpu_milli / 1000:g} cores" if demand.cpu_milli else ""]
     asks += [f"{demand.memory_mib} MiB" if demand.memory_mib else ""]
@@ -261,9 +261,10 @@ def _home_partition(
 
 
 def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand]) -> list[int]:
-    """Return the node count of each group, scaled in proportion to about `gpus_needed` GPUs.
+    """Return the number of nodes of each group, scaled so that all groups have about `gpus_needed` GPUs.
 
-    Nodes are added until every demand in `wanted` fits on the empty nodes.
+    The proportions of the groups are kept. Nodes are added until each demand in `wanted` fits on the nodes
+    while they are idle.
     """
     before = [group.count for group in groups]
     gpus_before = sum(group.count * group.gpus for group in groups)

@@ -103,7 +103,7 @@ def predict_known(
 ) -> tuple[Floats, Floats]:
     """Return predictions as `predict` does, with a given correlation in place of a level.
 
-    `known`: (J,) correlation of each job's observation with its normal score, 0 to 1.
+    `known`: (J,) correlation, 0 to 1, between the noisy observation of each job's normal score and the score.
     """
     bursts = int(burst.max()) + 1
     noise = np.sqrt(BURST_SHARE) * rng.standard_normal(bursts)[burst] + np.sqrt(

@@ -180,7 +180,7 @@ def _draw_bursts(
     """Draw bursts with `jobs` jobs in total.
 
     Returns:
-        For each burst, three (B,) arrays: GPUs per job, index of the size class, number of jobs.
+        Three (B,) arrays with an entry per burst: GPUs per job, index of the size class, number of jobs.
     """
     sizes = np.array(list(profile.gpus))
     allowed = np.array([size for size in sizes if size <= largest_gang])

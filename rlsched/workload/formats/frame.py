@@ -54,8 +54,8 @@ class Conversion:
 
     Attributes:
         trace: The jobs that were kept.
-        accounts: Counts of rows, one account per file. The first `exports` accounts belong to the files with
-            the list of jobs, whose `kept` rows are in the trace.
+        accounts: For each file, the numbers of rows read, kept and skipped. The first `exports` entries are
+            for the files that list jobs; their `kept` rows are in the trace.
         origin: Second 0 of the trace as text, in the publisher's clock.
         lost: Data of the original files that the trace lacks.
         cluster: The nodes; None: they were not requested.
@@ -173,7 +173,7 @@ class JobFrame:
 
         Args:
             name: Name of the trace.
-            *accounts: Accounts of the files with the list of jobs, for messages.
+            *accounts: Row counts of the files that list jobs; used in error messages.
             at: Function that converts seconds of the publisher's clock to wall-clock time; None: the
                 wall-clock time is unknown.
 

@@ -70,7 +70,7 @@ def enforced_limit(
         limit_s: Requested limit, seconds; None: no limit.
         duration_s: Recorded run time, seconds.
         line: Line number of the job.
-        account: Account that counts the jobs that ran longer than their limit.
+        account: Row counts of the file; a job that ran longer than its limit is noted there.
     """
     if not limit_s:
         return None, None

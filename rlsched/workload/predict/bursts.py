@@ -1,7 +1,8 @@
 """Nearest bursts: predicts from earlier jobs of the same VC and GPU count with similar submission gaps.
 
 Users and scripts submit in regular patterns: a sweep every few seconds, a probe every ten minutes. The gaps
-between submissions (the rhythm) help to predict a run time even before a job of the burst ends.
+between submissions (the rhythm) help to predict a run time even before a job of the burst ends. Jobs of the
+same VC and GPU count have the same *key*.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LOOK_BACK: Final = (1, 2, 5, 20)
 second last, the fifth last and the twentieth last."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""Number of jobs of a key with which a new job is compared: the jobs that started last."""
+"""Maximum number of jobs with which a new job is compared: the jobs with its key that started last."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0

@@ -69,7 +69,8 @@ def count_end(
         rows: (L,) index in `counts` of the job's key at each of L levels, -1: no key.
         weights: (L,) weight of the job at each level.
         narrow_from: First level at which the job also adds to bins close to `bin_`.
-        near: (2, BINS) ends and jobs at risk that the job adds at level `narrow_from` and narrower levels.
+        near: (2, BINS) what the job adds to the counts of ends (index 0) and of jobs at risk (index 1), at
+            level `narrow_from` and narrower levels.
         bin_: Bin of the job's run time.
     """
     for level in range(len(rows)):
@@ -213,7 +214,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how many successive intervals of `lag_s`, back from now, begin at a submission: 1 to 4."""
+    """Return how many successive intervals of `lag_s`, counted back from now, begin at a submission."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s

@@ -169,9 +169,9 @@ def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
 def given_age(probabilities: Floats, age_s: float) -> Floats:
     """Return the (BINS,) distribution of the total run time of a job, given that it has reached this age.
 
-    In the bin that contains the age, only the probability above the age remains. The result does not show
-    where in the bin it lies, so compute remaining times by `remaining_s`. For a job older than the last edge,
-    the last bin has probability 1.
+    In the bin that contains the age, only the probability above the age remains. The result does not record
+    where in this bin the age lies, so compute remaining times by `remaining_s`. For a job older than the last
+    edge, the last bin has probability 1.
     """
     left = np.array(probabilities, dtype=np.float64)
     bin_ = bin_of(age_s)

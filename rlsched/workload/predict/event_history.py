@@ -151,7 +151,7 @@ class EventHistory:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended after `duration_s`, from which an unrecorded start is derived."""
+        """Record that a job has ended. If its start was not recorded, record it at `now_s` - `duration_s`."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)

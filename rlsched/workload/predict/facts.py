@@ -55,7 +55,10 @@ def words(text: str) -> str:
 
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
-    """Return the key of a job at each of `LEVELS`; None: the level would add no information."""
+    """Return the key of a job at each of `LEVELS`; None: the job has no key at this level.
+
+    The reason is that its facts lack a value, or that the key would select the same jobs as another key.
+    """
     return _keys(job.gpus, job.vc, job.user, job.name, job.command)
 
 

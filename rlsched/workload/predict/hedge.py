@@ -29,7 +29,7 @@ RATE: Final = 0.25
 FLOOR: Final = 0.01
 """Minimum weight of a predictor."""
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
-"""Class of jobs (range of GPU counts) with its own weights -> a GPU count in this range."""
+"""Classes of jobs that have separate weights: range of GPU counts -> a GPU count in this range."""
 _LEAST: Final = 1e-4
 _SPARE: Final = 64
 _CLASSES: Final = (1.0, 7.0)
@@ -91,7 +91,7 @@ class Hedge:
                 heapq.heappush(self._due, (now_s + THRESHOLDS_S[job.passed], job_id))
 
     def stop(self, job_id: str) -> None:
-        """Record that a tracked job no longer runs and waits to start again."""
+        """Record that a tracked job was stopped, and now waits to start again."""
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = math.nan

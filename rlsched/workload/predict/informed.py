@@ -91,9 +91,9 @@ class Informed:
         """Draw (J,) predicted run times in whole seconds, and their (J,) spreads of ln(true / predicted).
 
         Args:
-            known: Correlation of the observations with the normal scores, 0 to 1. The rank correlation of the
-                predictions with the run times is about the same. At 0, each prediction is the median of the
-                size class.
+            known: Correlation, 0 to 1, between the noisy observation from which a job is predicted and the
+                normal score of its run time. The rank correlation of predictions and run times is about the
+                same. At 0, each prediction is the median of the size class.
             rng: Random generator for the errors.
         """
         _, burst = np.unique(self.burst, return_inverse=True)

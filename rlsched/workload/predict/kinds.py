@@ -68,8 +68,8 @@ def kind_for(trace: Trace, kind: str | None = None) -> str:
     """Return the kind of predictor for a trace (one of `KINDS`).
 
     The result is the running mean if `kind` is None and no job has a user, a name or a command, otherwise
-    `chosen_kind(kind)`. The default is returned even if scikit-learn is missing: call `require` before the
-    first prediction.
+    `chosen_kind(kind)`. If `kind` is None, the hedge is returned even if scikit-learn is missing: call
+    `require` before the first prediction.
 
     Raises:
         InputError: the kind is unknown, or the hedge was requested and scikit-learn is missing.

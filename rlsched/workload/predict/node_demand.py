@@ -1,4 +1,4 @@
-"""Forecasts of the highest number of nodes that jobs will need in the next slots of ten minutes."""
+"""Forecasts of the highest number of nodes that jobs will need in the next time slots of ten minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.errors import InputError
 Floats = NDArray[np.float64]
 
 SLOT_S: Final = 600.0
-"""Length of a slot, s, as in the CES service of Helios (Hu et al., SC'21)."""
+"""Length of a time slot, s, as in the CES service of Helios (Hu et al., SC'21)."""
 
 
 class DemandForecast(ABC):

@@ -147,7 +147,7 @@ class Predictor:
         self.hedge.start(job_id, now_s)
 
     def observe_stop(self, job_id: str, now_s: float) -> None:
-        """Record that a job no longer runs and waits to start again (for example, its node was lost)."""
+        """Record that a job was stopped, and now waits to start again (for example, its node was lost)."""
         self.history.stop(job_id, now_s)
         self.hedge.stop(job_id)
         if self._boosts:
@@ -197,11 +197,11 @@ class Predictor:
         return self._boosting is not None
 
     def fit_due(self) -> bool:
-        """Return whether enough jobs have ended since the last fit for another fit."""
+        """Return whether another fit is due: enough jobs have ended since the last fit."""
         return self._boosts and self._ended >= self.next_fit_jobs
 
     def training(self, now_s: float) -> TrainingSet:
-        """Return the data for a fit at this time. From now on, `fit_due` counts from this fit."""
+        """Return the data for a fit at this time. `fit_due` then counts the jobs that end after this call."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
         self._seen.forget_oldest(MAX_SEEN)
         begun = self._seen.started_jobs()
@@ -263,7 +263,7 @@ class Predictor:
     def expert_forecasts(self, queries: Sequence[SubmissionQuery]) -> Floats:
         """Return the (N, EXPERTS, BINS) forecasts of the experts for N submissions.
 
-        Until the first fit, the forecast of the survival model is used for boosting.
+        Before the first fit, the forecast of boosting is a copy of the forecast of the survival model.
         """
         rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
         out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)

@@ -59,7 +59,7 @@ class JobsInOrder:
         block.start_s[at] = at_s
 
     def record_end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended. An unrecorded start is derived from the duration."""
+        """Record that a job has ended. If its start was not recorded, set it to end - duration."""
         block, at = self._place(self._row_of.pop(job_id))
         block.duration_s[at] = duration_s
         if np.isnan(block.start_s[at]):

@@ -3,7 +3,8 @@
 The hazard of a bin is the number of jobs that ended in the bin, divided by the number of jobs at risk: jobs
 that reached the bin (Kaplan and Meier, 1958). A running job is at risk in the bins that it has outlived.
 Without running jobs, run times would be underestimated, because short jobs end first. The hazards of a key
-with few jobs are shrunk towards the next wider key, and the weights of old jobs decay.
+with few jobs are shrunk towards the next wider key, and the weights of old jobs decay. A job has a key at
+each level, from wide (all jobs) to narrow (jobs with the same command); see `facts.LEVELS`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
-"""For each level of keys (`facts.LEVELS`): after this number of later starts of its key, a job weighs 1/e."""
+"""For each level (`facts.LEVELS`): number of later starts of jobs with the same key after which a job weighs
+1/e."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
-"""For each level of keys: the sequence number of a job's start among all starts of the job's key."""
+"""For each level: the sequence number of a job's start among all starts of jobs with the same key."""
 PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
-"""For each level of keys: weight of the next wider key, in jobs at risk.
+"""For each level: how strongly a key is shrunk towards the next wider key, in jobs at risk.
 
-The weight at level `user` is the highest, because jobs of one user vary more than jobs with one name.
+The value of level `user` is the highest, because jobs of one user vary more than jobs with one name.
 """
 _PULLS: Final = np.array(PULL_JOBS)
 MAX_KEYS: Final = 30_000
@@ -115,14 +117,15 @@ class Survival:
         count_end(self._counts, np.array(rows), np.array(weights), _NARROW_FROM, near, bin_)
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
-        """Return the ages, s, of the running jobs of a key, latest start first, at most `MAX_RUNNING`."""
+        """Return the run times so far, s, of a key's last `MAX_RUNNING` running jobs, latest start first."""
         running = self._running.get(key)
         return [now_s - s for s, _ in islice(reversed(running.values()), MAX_RUNNING)] if running else []
 
     def probabilities(self, keys: tuple[Key | None, ...], now_s: float) -> Floats:
-        """Return the (LEVELS, BINS) distributions of the run time for a job with these keys.
+        """Return the (LEVELS, BINS) distributions of a job's run time, one for each level.
 
-        A level without a key has the distribution of the next wider level.
+        `keys`: the job's key at each level (`facts.keys_of`). If the job has no key at a level, the
+        distribution is that of the next wider level.
         """
         levels: list[int] = []
         running: list[float] = []  # for each running job: start time, start number
