@@ -38,10 +38,11 @@ class Bill:
 
     Attributes:
         jobs: (J,) amount for each job.
-        idle: Amount for nodes, and for GPUs without jobs.
+        idle: Amount that belongs to no job: for nodes without their GPUs, and for GPUs without jobs.
         cluster: Amount for the whole cluster, accumulated separately from `jobs` and `idle`.
         by_hour: (24,) amount for the whole cluster in each hour of the day (UTC).
-        signal: Price (currency per MWh) or carbon intensity (g CO2e per kWh), as integrals of one series.
+        signal: The series that determines the amounts, with its integrals: price (currency per MWh) or carbon
+            intensity (g CO2e per kWh).
     """
 
     jobs: NDArray[np.float64]
@@ -82,11 +83,11 @@ def signals_of(
 ) -> Integrals | None:
     """Return the series of a cluster's electricity over the seconds of a trace; None if there are no series.
 
-    The series: price, carbon intensity, relative price, the columns of its outlook
-    (`rlsched.energy.relative`), and power limit in W. The relative price and its outlook are computed from
-    the series that policies follow (price or carbon intensity), and are 0 after its end. The last power limit
-    applies until the end. If the policy reads details of the price (`asked`), the rows
-    `rlsched_envs.sim.signals.RANK` and later are appended to the `rates`.
+    The series are: price, carbon intensity, relative price, outlook of the price (one series per column of
+    `rlsched.energy.relative.OUTLOOK`), and power limit in W. Relative price and outlook are computed from the
+    series that policies follow (price or carbon intensity); they are 0 after the end of this series. After
+    the end of its series, the last power limit applies. If the policy reads details of the price (`asked`),
+    `rates` has these as further rows (`rlsched_envs.sim.signals.RANK`).
 
     Raises:
         InputError: a file cannot be read or does not cover the trace, or the wall-clock time of the trace's
@@ -121,7 +122,7 @@ def signals_of(
 def _details_on_grid(
     series: Series, second_0: datetime, known_ahead_s: float, asked: PricesAsked, grid: Integrals
 ) -> NDArray[np.float64]:
-    """Return the signal rows `RANK` and later for each step of `grid`; 0 after the end of the series."""
+    """Return the details of the price (`signals.RANK`) in each step of `grid`; 0 after the series ends."""
     begins_s = (series.begins - second_0).total_seconds()
     middles_s = grid.from_s + grid.step_s * (np.arange(grid.rates.shape[1]) + 0.5)
     at = np.floor((middles_s - begins_s) / series.step_s).astype(np.intp)
@@ -137,10 +138,10 @@ def _details_on_grid(
 def price_details(
     series: Series, known_ahead_s: float, asked: PricesAsked, first: int, end: int
 ) -> NDArray[np.float64]:
-    """Return the signal rows `RANK` and later for the steps `first` to `end` - 1 of a series.
+    """Return the details of the price (`signals.RANK`) in the steps `first` to `end` - 1 of a series.
 
-    The shape is (ROWS_AHEAD - ROWS, end - first). Starts of steps (row `FROM`) are seconds after the start of
-    the series. Details outside `asked` are 0.
+    The shape is (ROWS_AHEAD - ROWS, end - first). The row of `FROM` has the start of each step, in seconds
+    after the start of the series. Details that are not in `asked` are 0.
     """
     found = np.zeros((ROWS_AHEAD - ROWS, end - first))
     found[FROM - ROWS] = np.arange(first, end) * series.step_s
@@ -157,7 +158,7 @@ def bills_of(
 ) -> list[Bill | None]:
     """Return [bill of cost, bill of carbon] of a run; None in place of a bill whose signal is unknown.
 
-    The accounts of all jobs must be up to date (`physics.settle`).
+    The totals of all jobs must be up to date (`physics.settle`).
     """
     energy, books = spec.energy, progress.books[0]
     if energy is None:

@@ -58,7 +58,7 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     """Copy nodes, GPUs, demand classes and some jobs from the state `s` to the state `to`.
 
     The job in slot `slots[k]` of `s` gets slot k of `to`. The copied jobs belong only to `partition`; if
-    `partition` is -1, the jobs keep their partitions. The caller then rebuilds the index.
+    `partition` is -1, the jobs keep their partitions. The caller must then call `rebuild_index` for `to`.
     """
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1

@@ -107,7 +107,7 @@ def pop_ready(log: AttemptArrays) -> int:
 
 @kernel
 def next_task(log: AttemptArrays, a: int) -> None:
-    """Record the end of a task of array `a`. If another task waits only for the limit, make it eligible."""
+    """Record the end of a task of job array `a`. If the array's limit now admits a task, make it eligible."""
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]

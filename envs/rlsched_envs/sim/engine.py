@@ -166,7 +166,8 @@ class Engine:
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
         seen: Observations of a broker as (time, observation), ascending: speeds of jobs that shared GPUs, and
-            GPU memory of jobs. Decisions at this time already use them. Requires `models` and `fixed_end_s`.
+            GPU memory of jobs. Decisions at the time of an observation already use it. Requires `models` and
+            `fixed_end_s`.
 
     Attributes:
         trace, spec: The arguments.
@@ -266,7 +267,7 @@ class Engine:
     def _use_signals(self, asked: PricesAsked = NOTHING) -> None:
         """Set up the price and carbon intensity of electricity, and the relative price that policies read.
 
-        `asked`: further details of the price that the policy reads.
+        `asked`: details of the price that the policy reads in addition.
         """
         submit_s = self.arrays.truth.submit_s
         signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0, asked)

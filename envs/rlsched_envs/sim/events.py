@@ -226,7 +226,7 @@ def _next_s(sim: SimArrays) -> float:
 
 @kernel
 def _pass_time(sim: SimArrays, at_s: float) -> None:
-    """Advance the clock to `at_s`, and add the elapsed time to the accounts."""
+    """Advance the clock to `at_s`, and add the time span up to then to the run's totals."""
     run = sim.progress.run[0]
     seconds = at_s - run.now_s
     run.queued_s += waiting_jobs(sim) * seconds
@@ -285,7 +285,7 @@ def next_instant(sim: SimArrays) -> int:
 
 @kernel
 def _let_in(sim: SimArrays, row: int) -> None:
-    """Mark the job of a newly submitted row as eligible, and add it to the queue."""
+    """Mark a job that has just been submitted as eligible, and add it to the queue."""
     log = sim.log
     log.jobs.stage[row] = LET_IN
     if log.jobs.array[row] >= 0:
@@ -307,7 +307,7 @@ def _change_nodes(sim: SimArrays, at_s: float) -> None:
 
 @kernel
 def rewind(sim: SimArrays) -> None:
-    """Reset the run to its start, when the cluster is idle and no job has arrived, and rebuild the index."""
+    """Reset the run to its start (idle cluster, no job has arrived), and recompute the derived arrays."""
     s, r, run = sim.state, sim.progress, sim.progress.run[0]
     for slot in range(s.job.shape[0]):
         s.job.status[slot] = SLOT_EMPTY

@@ -1,7 +1,7 @@
 """Compiled functions that learn the speeds of two jobs on one GPU, after `WATCH_S` of observation.
 
-Frameworks report iterations or batches of 0.05 to about 10 s, so `WATCH_S` contains 30 of the slowest. Lucid
-(ASPLOS'23) profiles jobs for 200 s. The error of a mean over this time is small compared to the scatter
+Frameworks report iterations or batches of 0.05 to about 10 s: even the slowest report 30 in `WATCH_S`.
+Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over this time is small compared to the scatter
 between pairs of the same workloads (`learning.REPEAT_SD`), so the simulation adds no measurement error.
 
 The speed of a job that is limited by its CPU cores is not learned.

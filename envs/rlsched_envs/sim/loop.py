@@ -62,7 +62,7 @@ def _nothing_new(s: StateArrays, p: int) -> bool:
 
 @kernel
 def decide(sim: SimArrays, o: Any) -> None:
-    """Make all decisions of one instant, partition by partition. Repeat this as long as jobs are preempted.
+    """Make all decisions of one instant, partition by partition. Repeat until no more jobs are preempted.
 
     `o`: options of the rule: `RuleOptions`, or another tuple with a field `start`.
     """

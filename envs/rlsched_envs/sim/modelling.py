@@ -240,7 +240,7 @@ def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = 
 
 
 def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: Models) -> None:
-    """Initialise the accounts of energy and time of a run. `rows`: indices in the trace of the run's jobs."""
+    """Initialise the power and the totals of a run. `rows`: indices in the trace of the run's jobs."""
     arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
     books = arrays.progress.books
     books.noise, books.luck = models.noise, models.workload_seed % MOST_LUCK
@@ -269,7 +269,7 @@ class Energy:
     Attributes:
         job_j: (J,) energy of each job: its share of the energy of its GPUs, plus the energy of its busy
             cores; 0 if the job never ran.
-        idle_j: Energy of nodes, and of GPUs without jobs.
+        idle_j: Energy that belongs to no job: of nodes without their GPUs, and of GPUs without jobs.
         cluster_j: Energy of the whole cluster from the first submission to the last event, accumulated
             separately from `job_j` and `idle_j`.
         span_s: Time from the first submission to the last event, seconds.

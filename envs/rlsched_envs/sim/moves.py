@@ -32,7 +32,7 @@ from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, push_end
 
 @kernel
 def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
-    """Add the energy and the lost time of the `seconds` before `until_s` to the accounts.
+    """Add the energy of the `seconds` before `until_s`, and the work lost to slowdowns, to the run's totals.
 
     Also learns the speeds of pairs of jobs that have shared GPUs long enough (`lessons`).
     """
@@ -264,7 +264,10 @@ def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
 
 @kernel
 def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Allocate GPUs of partition `p` to a waiting job; `node`: as in `choose`."""
+    """Allocate GPUs of partition `p` to a waiting job; return False if the job does not fit.
+
+    `node`: the preferred node, as `choose` describes it.
+    """
     s, scratch = sim.state, sim.progress.scratch
     host = choose(s, p, slot, node, scratch)
     if host < 0:
@@ -276,7 +279,7 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 @kernel
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """Allocate as `_allocate` does, and set the job's clock and cores by the start options."""
+    """Allocate GPUs as `_allocate` does; set the clock and cores of the job by the start options `o`."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
     place = move.place if move.place >= 0 else node_to_place(s, p, slot, o, move.place)
     host = choose(s, p, slot, place, scratch)
@@ -304,7 +307,10 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 @kernel
 def _withdraw_loans(sim: SimArrays, slot: int) -> None:
-    """In runs in which cores do not affect speeds, withdraw the loans of cores that a started job needs."""
+    """Withdraw cores that a started job needs from the jobs to which they are lent.
+
+    Use this function only in runs in which the number of cores does not affect speeds.
+    """
     while withdraw_one(sim.state, slot) >= 0:
         pass
 
@@ -345,9 +351,9 @@ def note_start(sim: SimArrays, slot: int) -> None:
 def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.
 
-    Without an attempt log, the job keeps all its work. `queued_s` then increases by the restart cost, less
-    the part of the previous restart cost that the job has not yet spent. At the end of a run, `queued_s` is
-    the sum of JCT - duration, job-seconds.
+    Without an attempt log, the job keeps all its work. The run's `queued_s` is then increased by the restart
+    cost, less the unspent part of the job's previous restart cost. At the end of such a run, `queued_s` is
+    the sum of JCT - duration over all jobs, job-seconds.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)

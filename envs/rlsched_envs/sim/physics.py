@@ -2,11 +2,11 @@
 
 The jobs on the same GPUs are a *group*, identified by the first of these GPUs. A group changes when a job
 joins or leaves, or when its clock changes. The work and the energy of its jobs up to now are then *settled*
-(added to their accounts), and the ends of these jobs are planned again. The *rate* of a job is its speed
-relative to full speed.
+(added to the totals of these jobs), and the ends of these jobs are planned again. The *rate* of a job is its
+speed relative to full speed.
 
-The accounts of power must agree: cluster = jobs + idle. The three are computed separately, and
-`tests/property/test_conservation.py` compares them.
+The power of the cluster must equal the power of its jobs plus idle power. The three values are computed
+separately, and `tests/property/test_conservation.py` compares them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def is_joint(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def pass_time(x: ProgressArrays, since_s: float, until_s: float) -> None:
-    """Add the energy, cost, carbon and lost time of a time span to the accounts, at the current power."""
+    """Add a time span's energy, cost and carbon, and the work lost to slowdowns, to the run's totals."""
     seconds = until_s - since_s
     if x.signal.shape[1] > 0:
         price = signal_between(x, PRICE, since_s, until_s)
@@ -80,7 +80,7 @@ def pass_time(x: ProgressArrays, since_s: float, until_s: float) -> None:
 
 @kernel
 def _pass_hours(x: ProgressArrays, since_s: float, until_s: float) -> None:
-    """Add the energy, cost and carbon of a time span to the accounts of the hours of the day."""
+    """Add the energy, cost and carbon of a time span to the totals of each hour of the day."""
     books = x.books[0]
     while since_s < until_s:
         hour = math.floor((since_s - books.day_from_s) / HOUR_S)
@@ -120,10 +120,10 @@ def pass_limit(x: ProgressArrays, s: StateArrays, seconds: float) -> None:
 
 @kernel
 def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: float) -> None:
-    """Add the cost of the power of nodes without jobs during a time span to `unused_cost`.
+    """Add the cost of the power that unused nodes (nodes without jobs) draw in a time span to `unused_cost`.
 
-    Also passes the power of the other nodes to the demand meter, and counts how often an unused node gets a
-    job. All jobs must use GPUs: a node is unused if all its GPUs are free.
+    Also advances the demand meter by the power of the rest of the cluster, and counts how often an unused
+    node has got a job. All jobs must use GPUs: a node is unused if all its GPUs are free.
     """
     watts, books = 0.0, x.books[0]
     if until_s <= since_s:
@@ -148,7 +148,7 @@ def add_idle_w(x: ProgressArrays, watts: float) -> None:
 
 @kernel
 def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
-    """Add to a job's accounts the work and the energy since the last time that the job was settled."""
+    """Add the work and the energy of a job, since the job was last settled, to the job's totals."""
     work = x.work
     lasted_s = now_s - work.since_s[slot]
     work.done_s[slot] += lasted_s * work.rate[slot]
@@ -411,7 +411,7 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Add the power of the cores of a job without GPUs to the accounts. Its rate stays 1."""
+    """Add the power of the cores of a job without GPUs to the cluster's power. The job's rate stays 1."""
     x.work.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
     x.books[0].jobs_w += x.work.power_w[slot]
     x.books[0].total_w += x.work.power_w[slot]
@@ -431,7 +431,7 @@ def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def begin_books(x: ProgressArrays, s: StateArrays) -> None:
-    """Initialise the accounts of a cluster without jobs: idle power of the nodes, and no learned speeds."""
+    """Set power and totals to the values of a cluster without jobs, and forget all learned speeds."""
     books = x.books[0]
     books.total_w = books.idle_w = books.jobs_w = 0.0
     books.energy_j = books.idle_j = books.jobs_j = 0.0

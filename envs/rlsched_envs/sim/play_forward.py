@@ -35,7 +35,7 @@ limit."""
 MORE_ROWS: Final = 16_384
 """Maximum number of arrivals in a future, which ends at this limit."""
 MANY: Final = 500
-"""With more waiting jobs, only half as many futures are simulated, because each takes longer."""
+"""Number of waiting jobs above which half as many futures are simulated, because each takes longer."""
 _ROOM: Final = 256
 _HALF: Final = 0.5
 
@@ -100,13 +100,14 @@ class PlayForward:
         blocks: int = 0,
         ran_s: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """Return the (L,) starts and the (L,) ends of the live jobs in one future; infinite if unknown.
+        """Simulate one future. Return the (L,) starts and ends of the live jobs in it; infinite if unknown.
 
-        With the row of a hypothetical job, `extra`, the results have one more entry for this job, the last,
-        and the future ends when this job starts.
+        `extra`: row of a hypothetical job, or None. The future ends when the hypothetical job starts; its
+        start and end are the last entries of the results.
 
-        Without `draws` no new jobs arrive. With `draws` the future ends after `blocks` x `BLOCK_S`, or at the
-        horizon if that is earlier. `ran_s`: (N,) run time of each recent job in this future, nan if unknown.
+        Without `draws`, no new jobs arrive. With `draws`, the future ends after `blocks` x `BLOCK_S`, or at
+        the horizon if that is earlier. `ran_s`: (N,) run time of each recent job in this future, nan if
+        unknown.
         """
         run, rule = self._copies.work.sim, world.rule
         go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
@@ -159,7 +160,7 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
     Args:
         start_s: (L, S) start of each job in each future, infinite if missing; filled in place.
-        end_s: (L, S) ends, as `start_s`.
+        end_s: (L, S) end of each job in each future, infinite if missing; filled in place.
         stopped_s: (S,) time at which each future stopped; infinite if it ran to the horizon.
     """
     for at_s in sorted({float(one) for one in stopped_s if one < math.inf}, reverse=True):
@@ -183,8 +184,8 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""Pairs (n, blocks): every n-th future has a length of `blocks` x `BLOCK_S`. The first pair that applies is
-used.
+"""Pairs (n, blocks): every n-th future has a length of `blocks` x `BLOCK_S`. For a future to which several
+pairs apply, the first of them counts.
 """
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
@@ -236,7 +237,7 @@ class _LiveJobs(NamedTuple):
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
         """Return (L, samples) drawn total run times, correlated within a burst of similar jobs (`Bursts`).
 
-        `like`: run times of recent and running jobs, from `lengths`.
+        `like`: run times of recently ended jobs and of running jobs, as `lengths` returns them.
         """
         chances, age_s = self._chances(world), self._age_s(world)
         gpus, past = world.state.arrays.demand.gpus.astype(np.float64), world.past.rows
@@ -248,13 +249,13 @@ class _LiveJobs(NamedTuple):
         return self._run_times(world, where, said_s, (like, mine))
 
     def of_past(self, world: World) -> NDArray[np.int64]:
-        """Return, for each of the N recent jobs, its index among the live jobs; -1: not live."""
+        """Return the index of each of the N recent jobs (`world.past`) among the live jobs; -1: not live."""
         found, rows = np.full(len(world.past), -1, np.int64), self._rows(world)
         found[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
         return found
 
     def _rows(self, world: World) -> NDArray[np.int64]:
-        """Return, for each of the L live jobs, its index among the recent jobs; -1: not recent."""
+        """Return the index of each of the L live jobs in `world.past` (recent arrivals); -1: not in it."""
         return world.past.places([world.numbers.get(seq, -1) for seq in self.job["seq"].tolist()])
 
     def _first_predicted_s(self, world: World) -> Floats:
@@ -345,7 +346,7 @@ class _Copies:
         _take_up(run, jobs)
 
     def _sized(self, like: Any, jobs: int) -> PackedRun:
-        """Return the buffers, allocated again if the cluster or the number of jobs requires it."""
+        """Return the buffers. Allocate them again if the cluster or the number of jobs needs other sizes."""
         partitions, sizes = like.derived.holes.shape
         slots = -(-jobs // _ROOM) * _ROOM + MORE_SLOTS
         dials = tuple(part.shape for part in like.dials)

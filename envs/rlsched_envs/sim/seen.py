@@ -36,7 +36,7 @@ class Seen:
     Args:
         state: The cluster, with models.
         seen: (time, observation), ascending; times are seconds of the trace.
-        now_s: Start of the run. Speeds observed up to then are learnt at once.
+        now_s: Start of the run. Speeds that the broker observed up to the start are learnt at once.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Seen:
         return self._seen[self._at - 1][1]
 
     def _apply(self, seen: Observed | SeenMemory, slots: dict[int, int]) -> None:
-        """Apply an observation. `slots`: slot of each live job by row, and of some ended jobs."""
+        """Apply an observation. `slots`: row -> slot, for all live jobs and some ended jobs."""
         state = self._state
         if isinstance(seen, Observed):
             self._learnt.observe(state.arrays.models, state.kind_names, seen, workload_number)

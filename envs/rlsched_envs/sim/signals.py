@@ -13,20 +13,24 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 PRICE: Final = 0
 CARBON: Final = 1
-"""`PRICE` and `CARBON` are the rows of `ProgressArrays.signal` with the integrals of price and carbon
-intensity. Rows 2 and 3 have their values in each step.
+"""Rows of `ProgressArrays.signal` with the integrals of the price and of the carbon intensity.
+
+Rows 2 and 3 have the price and the carbon intensity in each step.
 """
 RATIO: Final = 4
-"""Row of `ProgressArrays.signal` with the price relative to its mean. The next rows are the columns of
-`rlsched.energy.relative.OUTLOOK`.
+"""Row of `ProgressArrays.signal` with the price relative to its mean over about a day.
+
+The next rows have the outlook of the price (`rlsched.energy.relative.OUTLOOK`).
 """
 LIMIT: Final = RATIO + 1 + len(OUTLOOK)
 """Row of `ProgressArrays.signal` with the power limit, W."""
 ROWS: Final = LIMIT + 1
-"""Number of rows of the signal without the rows `RANK` and later."""
+"""Number of rows of `ProgressArrays.signal` if the policy reads no details of the price (`PricesAsked`)."""
 RANK: Final = ROWS
-"""First row of further details: rank of the price, start of the step in which the price applies, and sums of
-the prices of the next hours (`rlsched.cluster.arrays.CONFIG`).
+"""First of the rows with details of the price; they exist only if the policy reads details (`PricesAsked`).
+
+The details are: rank of the price, start of the step in which the price applies, and sums of the prices of
+the next hours (`rlsched.cluster.arrays.CONFIG`).
 """
 FROM: Final = RANK + 1
 SUMS: Final = FROM + 1
@@ -34,7 +38,7 @@ ROWS_AHEAD: Final = SUMS + AHEAD_H
 
 
 def rows_of(asked: PricesAsked) -> int:
-    """Return the number of rows of `ProgressArrays.signal` for a policy that reads these details."""
+    """Return the number of rows of `ProgressArrays.signal`. `asked`: details that the policy reads."""
     return ROWS_AHEAD if any(asked) else ROWS
 
 

@@ -146,7 +146,7 @@ BOOKS: Final = np.dtype(
     ],
     align=True,
 )
-"""Fields of the accounts of power and time (a single record); used only with models."""
+"""Fields of the power of a run, and of its totals up to now (a single record); used only with models."""
 
 
 @by_reference
@@ -179,7 +179,7 @@ class SimArrays(NamedTuple):
 
 
 def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool) -> ProgressArrays:
-    """Return the progress of a run that has not started."""
+    """Return the state and results of a run that has not started."""
     rows = truth.shape[0]
     offsets = np.zeros(rows + 1, np.int64)
     if keep_placements:
@@ -204,7 +204,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
 
 
 def grown_progress(progress: ProgressArrays, slots: int) -> ProgressArrays:
-    """Return a copy of the progress with room for `slots` live jobs."""
+    """Return a copy of the state and results of a run, with room for `slots` live jobs."""
     ends, work = records(slots, ENDS), records(slots, WORK)
     ends[: progress.ends.shape[0]] = progress.ends
     work[: progress.work.shape[0]] = progress.work

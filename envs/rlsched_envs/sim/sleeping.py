@@ -66,7 +66,7 @@ class _PoweredSet:
         self.states = NodeStates(len(nodes.nodes), by_state, now_s)
 
     def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int, paused: int) -> bool:
-        """Call the service, and apply its commands. Return whether a power state may have changed.
+        """Apply the commands of the power-down service. Return whether a power state may have changed.
 
         `busy`: whether a job runs on each node of the set. `waiting`: number of nodes that waiting jobs need.
         `paused`: number of nodes for jobs that wait for a lower price.
@@ -165,10 +165,10 @@ class SleepingNodes:
         self._since_s = now_s
 
     def _ask(self, state: StateArrays, now_s: float) -> list[int]:
-        """Call the services, and return the indices of the sets in which a power state may have changed.
+        """Call power-down services; return the indices of the sets whose power states may have changed.
 
-        The service of a set is called if a node of the set became busy or idle, if jobs wait for its nodes,
-        and once per slot of the forecast (`PowerDownPlan.slot` seconds).
+        The service of a set is called if a node of the set became busy or idle, if jobs wait for nodes of the
+        set, and once per time slot of the forecast (`PowerDownPlan.slot` seconds).
         """
         slot, changes = int(now_s // self._slot_s), state.derived.part.changes
         waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
@@ -192,7 +192,10 @@ class SleepingNodes:
         ]
 
     def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
-        """Set the node statuses of these sets from the power states, and return whether decisions are due."""
+        """Set the statuses of nodes from their power states, for the sets with the indices `sets`.
+
+        Return whether scheduling decisions are due.
+        """
         up, limited = False, bool(sim.state.config.limited[0])
         for at in sets:
             one = self._sets[at]

@@ -63,7 +63,7 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
 
 
 def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
-    """Return whether a GPU of this type has this memory; whole GPUs always suffice."""
+    """Return whether a GPU of this type has the memory that a job needs. Only MIG slices are checked."""
     cut = slice_of(kind)
     if cut is None:
         return True
@@ -72,7 +72,10 @@ def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
 
 
 def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
-    """Return `runnable` without the jobs that have a reason in `more`, and without their dependents."""
+    """Return `runnable` without the jobs that cannot run because of `more`, and without their dependents.
+
+    `more`: (J,) further reason why each job can never run; "" if there is none.
+    """
     if not (more != "").any():
         return runnable
     reasons = reject_dependents(trace, np.where(more != "", more, runnable.reasons).astype(np.str_))

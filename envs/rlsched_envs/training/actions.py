@@ -60,8 +60,8 @@ def _array(actions: Any, expected: str) -> NDArray[Any]:
 
 
 FOR_SB3 = ("episode", "terminal_observation")
-"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 sets; wrappers of other environments add
-`episode`."""
+"""Keys of `info` for the `VecEnv` of Stable-Baselines3. The Gymnasium environments remove them, because
+Gymnasium's wrappers add `episode`."""
 
 
 def check_live(live: NDArray[np.bool_]) -> None:

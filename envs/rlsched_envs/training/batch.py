@@ -28,7 +28,7 @@ def stack(episode: Any, count: int) -> Any:
 def stack_run(one: SimArrays, count: int) -> SimArrays:
     """Return a batch of `count` copies of a run.
 
-    Arrays that no run changes exist only once.
+    All runs share the arrays that no run changes.
     """
     shared, made = one.state, stack(one, count)
     models = shared.models._replace(trait=stack(shared.models.trait, 1))
@@ -71,7 +71,7 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
 
 @kernel
 def view_run(b: SimArrays, k: int) -> SimArrays:
-    """Return run `k` of a batch as views. Arrays of the whole batch (`stack_run`) are passed on."""
+    """Return run `k` of a batch as views. Arrays that all runs share (`stack_run`) stay whole."""
     s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(
         i.slot[k],

@@ -89,14 +89,14 @@ class DialFleet:
     def reseed(self, seed: int | None) -> None:
         """Restart the random draws of all clusters with this seed; None: with a random seed.
 
-        A random seed is drawn when the next episode starts. Copies made before get other seeds.
+        The random seed is drawn when the next episode starts. A copy made before then draws another seed.
         """
         self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
         self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
 
     def reseed_one(self, k: int, seed: int) -> None:
-        """Restart the draws of cluster `k`, which are then as in a single environment with this seed."""
+        """Restart the draws of cluster `k`, to get the windows of a single environment with this seed."""
         self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
 

@@ -77,14 +77,14 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 
 @kernel
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
-    """Return the excess cost up to now over the reference, in per cent of the reference's total cost.
+    """Return the cost up to now less the reference's, in per cent of the reference's total cost.
 
     The result is the sum, over the terms of the objective (`rlsched.objective`), of 100 x (weight + penalty
-    of the bound) x (term - reference's term so far) / (reference's final term + offset). A penalty of -1 adds
-    `PENALTY` x the excess over the bound instead.
+    of the bound) x (term - reference's term at the same time) / (reference's final term + offset). If the
+    penalty is -1, `PENALTY` x the excess over the bound is added instead.
 
-    With prices of electricity, energy that the run has saved so far is only postponed. It is therefore
-    charged at the mean price of about a day, unless all jobs have ended (`over`).
+    With prices of electricity, energy that the reference has used and the run has not is assumed to be used
+    later. It is therefore charged at the mean price of about a day, unless all jobs have ended (`over`).
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):

@@ -1,4 +1,4 @@
-"""Creates the arrays of small clusters of one partition once, and loads each new window into them."""
+"""Small clusters of one partition: creates their arrays once, and loads each new window into them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def gang_sizes(sources: Sequence[EpisodeSource], drawn: Drawn) -> list[int]:
 
 
 def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
-    """Return an array; element g is the demand class of jobs with g GPUs. `gangs`: ascending sizes."""
+    """Return an array: number of GPUs -> index of the demand class. `gangs`: all gang sizes, ascending."""
     numbers = np.zeros(max(gangs) + 1, np.int32)
     numbers[list(gangs)] = np.arange(len(gangs))
     return numbers

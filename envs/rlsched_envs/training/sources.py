@@ -26,7 +26,7 @@ from rlsched_envs.training.tariffs import Tariff
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of windows: the types with the most data in the catalogue."""
 AS_MADE_FRAC: Final = 0.3
-"""Fraction of windows with the source's own predictions if predictions can also be drawn."""
+"""Fraction of windows that keep the source's own predictions, if others could be drawn (`known_high`)."""
 SHORT_JOB_S: Final = 2 * 3_600.0
 SHORT_SLACK_S: Final = 6 * 3_600.0
 LONG_SLACK_S: Final = 86_400.0
@@ -62,8 +62,8 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         restart_high_s: Upper bound of the restart cost.
         energy_weights: Choices for the weight of energy relative to time.
         kinds: Choices for the GPU type of a window's cluster, indices in `GPU_TYPES`.
-        mixed_frac: Fraction of windows whose nodes have all types in `kinds` in turn, in a random order. Run
-            times then refer to the first type.
+        mixed_frac: Fraction of windows with nodes of all types in `kinds`: nodes get the types in turn, in a
+            random order of the types. Run times then refer to the first type.
         thins: Whether windows keep the times of day of submissions. If so, jobs are drawn at random from a
             part of the trace that is long enough to give the load. If not, times are scaled.
         slack_fracs: Choices for the fraction of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`). If a
@@ -121,7 +121,7 @@ class EpisodeSource:
         gpus_per_node: GPUs per node.
         workload: (J,) index of each job's workload in the catalogue; None: unknown.
         informed: Draws other predictions; None: not supported.
-        tariffs: Prices of electricity from which windows get theirs.
+        tariffs: Prices of electricity; each window with prices has one of these tariffs.
         day_s: Time of day (UTC) of the trace's second 0, seconds; 0 if the trace has no origin.
         vc: (J,) virtual cluster (VC) of each job; None: unknown.
     """

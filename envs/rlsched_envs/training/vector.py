@@ -109,7 +109,7 @@ class ClusterVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method once for all clusters; return the results of the requested environments."""
+        """Call a method that returns one value per cluster; return the requested clusters' values."""
         result = getattr(self, method_name)(*method_args, **method_kwargs)
         return [result[k] for k in self._get_indices(indices)]
 

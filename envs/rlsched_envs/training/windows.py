@@ -193,7 +193,7 @@ class DialledRuns:
         self._steps = steps.with_price() if drawn.has_prices else steps
 
     def compiled(self, template: Any, *, records: bool) -> Any:
-        """Compile a kernel template for these runs. `records`: whether the kernel records cost curves."""
+        """Compile a kernel for these runs (`loop.for_run`). `records`: whether it records cost curves."""
         return for_run(template, self._steps, logged=False, modelled=True, records=records)
 
     def load(self, k: int, setting: Setting) -> None:
@@ -229,7 +229,7 @@ class DialledRuns:
         self.weights[k] = objective.weights(setting.energy_weight, has_prices=setting.tariff is not None)
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
-        """Set the rule of run `k`; it must have the same functions (`Steps`) as the rule of the batch.
+        """Set up run `k` for a rule, which must have the same functions (`Steps`) as the rule of the batch.
 
         `preempts`: whether the rule may preempt jobs.
         """
@@ -287,12 +287,16 @@ class WindowInputs:
 
 
 class Windows:
-    """N windows that are loaded and ready to run. Arguments except `settings` are as in `DialledRuns`.
+    """N windows that are loaded and ready to run.
+
+    The arguments after `settings` are passed to `DialledRuns`, which describes them.
 
     Attributes:
         settings: The windows and their conditions.
-        inputs: The arguments of this object.
-        objective, offsets, weights: As in `DialledRuns`.
+        inputs: The arguments of the constructor.
+        objective: Defines the cost of a run.
+        offsets: (N, NUM_TERMS) from `Objective.offsets`.
+        weights: (N, NUM_TERMS) from `Objective.weights`.
     """
 
     def __init__(
@@ -367,7 +371,7 @@ class Windows:
         self._followed[k] = self._policy
 
     def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
-        """Set the rule of a policy for these windows, and return the rule."""
+        """Make the rule of `policy` the rule of the windows `which`, and return this rule."""
         if policy not in self._rules:
             self._rules[policy] = policy.rule
         rule = self._rules[policy]
