@@ -150,7 +150,10 @@ class Evolution:
 
     @property
     def result(self) -> Floats:
-        """(D, F + 1) mean weights of the last generations (`averaged_frac`); before, the current ones."""
+        """(D, F + 1) weights, as the mean of the last generations (`averaged_frac`).
+
+        Until the first of these generations has ended: the current weights.
+        """
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean
 
@@ -170,7 +173,7 @@ class Evolution:
 
     @property
     def is_lost(self) -> bool:
-        """Whether evolution must stop because its signal is too weak (`EvolutionConfig.patience`)."""
+        """Whether evolution must stop: its signal-to-noise ratio is too low (`EvolutionConfig.patience`)."""
         if self.number != self.config.patience:
             return False
         return self.signal < _ONE_IN_TEN * float(np.sqrt(2.0 / self._pulls.size))

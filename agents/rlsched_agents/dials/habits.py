@@ -41,7 +41,7 @@ class Habits(msgspec.Struct, frozen=True):
 
     @property
     def has_prices(self) -> bool:
-        """Whether prices were known. Without prices, all counts are in the middle group."""
+        """Whether prices were known. Without prices, all counts are in the group `middle price`."""
         return bool(self.counts[:, [0, 2]].any())
 
     def mean(self, hours: slice = slice(None), prices: slice = slice(None)) -> Floats:
@@ -51,7 +51,10 @@ class Habits(msgspec.Struct, frozen=True):
         return total / weights.sum() if weights.any() else np.full(len(self.cells), np.nan)
 
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return the head and the rows of a table with a column per four hours and per group of prices."""
+        """Return the head and the rows of a table with a row per dial.
+
+        The columns are mean positions: one for each four hours of the day, then one for each group of prices.
+        """
         head, columns = ["dial"], list[Floats]()
         for first in range(0, HOURS, _BLOCK_H):
             head.append(f"{first}-{first + _BLOCK_H - 1} h")
@@ -74,7 +77,7 @@ def habits_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Habits:
-    """Run windows as `importance.importance_of` does, and return the mean positions of the dials."""
+    """Run windows under a strategy; return the mean positions of its dials. Arguments: `importance_of`."""
     _, seen = played(fleet_of(policy, sources, drawn, seed, windows), strategy.matrices, seed)
     return habits_in(strategy, seen, windows)
 

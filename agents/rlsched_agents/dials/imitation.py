@@ -28,8 +28,10 @@ ROUNDS: Final = 3
 EPOCHS: Final = 60
 BATCH: Final = 4096
 LEARNING_RATE: Final = 1e-3
-"""In each of `ROUNDS` rounds, each teacher's windows run on `CLUSTERS` clusters for `STEPS` steps. Each round
-ends with `EPOCHS` training passes over the observations so far, in minibatches of `BATCH` observations.
+"""Hyperparameters of `imitate`; `LEARNING_RATE` is the step size of Adam.
+
+In each of `ROUNDS` rounds, each teacher's windows run on `CLUSTERS` clusters for `STEPS` steps. Each round
+ends with `EPOCHS` training passes over the observations of all rounds so far, in minibatches of `BATCH`.
 """
 
 
@@ -81,7 +83,7 @@ def imitate(network: DialPolicy, teachers: Sequence[Teacher], policy: Policy, se
 
 
 def _observations(teacher: Teacher, leads: Layers, policy: Policy, seed: int) -> NDArray[np.float32]:
-    """Return the (N, F) observations in a teacher's windows if the matrices `leads` set the dials."""
+    """Run a teacher's windows with dials set by the matrices `leads`; return the (N, F) observations."""
     clusters = ClusterVecEnv(teacher.sources, CLUSTERS, seed=seed, drawn=teacher.drawn, policy=policy)
     seen, found = np.asarray(clusters.reset()), list[NDArray[np.float32]]()
     for _ in range(STEPS):

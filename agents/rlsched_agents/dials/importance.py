@@ -32,7 +32,8 @@ class ColumnImportance(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Name of the column (`rlsched.decide.dials.observing.NAMES`).
-        lost: How much less is saved with random values, per cent of the cost with all dials at 0.
+        lost: How much less the strategy saves if this column has random values, per cent of the cost with all
+            dials at 0.
         low, high: 95 % bootstrap interval of `lost` over the windows.
     """
 

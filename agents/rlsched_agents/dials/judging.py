@@ -106,7 +106,8 @@ class Costs(msgspec.Struct, frozen=True):
         """Return the (n,) logarithms of the cost relative to the results `other`.
 
         The default cost is the weighted mean of the ratios of time and of money (without prices: energy).
-        `energy_weight`: (n,) weight of money or energy. `penalties`: as in `Scored.ln_cost`.
+        `energy_weight`: (n,) weight of money or energy. `penalties`: (NUM_TERMS,) penalty of each bound, see
+        `Scored.ln_cost`.
         """
         if self.scored is not None and other.scored is not None:
             return self.scored.ln_cost(other.scored, penalties)
@@ -116,7 +117,7 @@ class Costs(msgspec.Struct, frozen=True):
     def training_penalties(self, others: Sequence[Costs], reference: Costs) -> Floats | None:
         """Return the (NUM_TERMS,) penalties of the objective's bounds in training; None: there are no bounds.
 
-        The penalties follow from the mean ratios of these results, and of `others`, to the `reference`.
+        The penalties follow from the mean ratios of these results and of the results `others` to `reference`.
         """
         every = [one.scored for one in (self, *others)]
         if self.scored is None or reference.scored is None or not self.scored.objective.bounds:

@@ -19,7 +19,8 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.windows import Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""Minimum number of windows in the confirmation parts of the traces, for a confidence interval."""
+"""Minimum number of windows without common jobs that must fit in the parts of the traces for confirmation, so
+that a confidence interval can be computed."""
 LEAST_JOBS: Final = 250
 """Minimum number of jobs in a window."""
 MIXED_FRAC: Final = 0.5
@@ -27,7 +28,7 @@ MIXED_FRAC: Final = 0.5
 PRICED_JOBS: Final = 600
 PRICED_NODES: Final = (6, 8)
 PRICED_LOADS: Final = (0.4, 0.9)
-"""Loads of windows with prices. At higher loads, no work can be moved to cheaper hours."""
+"""Lowest and highest load of windows with prices. At higher loads, no work can be moved to cheaper hours."""
 SETTINGS_TRIED: Final = (
     "share.min_gain=0.05",
     "share.min_gain=0.3",
@@ -176,7 +177,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def with_prices(self) -> DialRecipe:
         """Return this recipe for windows with prices of electricity and jobs with slack (an accepted delay).
 
-        A field `drawn` that already has slack stays unchanged.
+        If the field `drawn` already has slack, `drawn` stays unchanged.
         """
         replace, drawn = msgspec.structs.replace, self.drawn
         if not drawn.has_prices:
@@ -200,7 +201,10 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Return copies of `policy` by setting, each with one of the `settings` that have an effect."""
+        """Return a dict: alternative setting -> `policy` with this setting.
+
+        Only the `settings` that have an effect are in the dict.
+        """
         found = {}
         for change in self.settings:
             table = change.partition("=")[0].partition(".")[0].strip()
@@ -254,10 +258,10 @@ class Lesson:
         seed: int,
         objective: Objective | None = None,
     ) -> Lesson:
-        """Draw the windows for the three purposes. A trace with too few jobs is left out.
+        """Draw the windows for training, choosing and confirming. A trace with too few jobs is left out.
 
         Raises:
-            InputError: for one of the purposes, no trace has enough jobs, or the objective needs prices and
+            InputError: no trace has enough jobs for one of these purposes, or the objective needs prices and
                 the windows have none.
         """
         chosen = objective or DEFAULT
@@ -290,9 +294,10 @@ def draw_windows(
     rng: np.random.Generator,
     objective: Objective | None = None,
 ) -> tuple[Windows, ...]:
-    """Draw about `count` windows, and give them the recipe's `scales` in turn.
+    """Draw about `count` windows, and assign the recipe's `scales` to them in turn.
 
-    The number of windows from a source is proportional to its weight. Returns one `Windows` per scale.
+    The number of windows from a source is proportional to the source's weight. Returns one `Windows` object
+    for each scale.
     """
     weights = np.array([source.weight for source in sources])
     picks = np.repeat(np.arange(len(sources)), np.ceil(count * weights / weights.sum()).astype(int))

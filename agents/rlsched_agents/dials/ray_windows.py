@@ -1,6 +1,6 @@
 """Runs windows of a training run on a Ray cluster.
 
-A worker receives the windows of a judge once. It loads a window when it runs it, so that a worker needs the
+A worker receives the windows of a runner once. It loads a window when it runs it, so that a worker needs the
 memory of one window. Ray repeats the runs of a lost worker. A run has the same result on each worker.
 """
 
@@ -28,10 +28,10 @@ REPEATS: Final = 5
 _WAIT_S: Final = 0.2
 """Time after which a wait for results ends, so that Ctrl-C has an effect, seconds."""
 _MESSAGES_EACH: Final = 2
-"""Minimum number of messages per worker, so that workers finish at about the same time."""
+"""Minimum number of messages (groups of runs) per worker, so that workers finish at about the same time."""
 
 _held: tuple[str, list[WindowsInTurn]] = ("", [])
-"""In a worker: key and windows of the latest judge."""
+"""In a worker: ID and windows of the latest runner."""
 
 
 def run_on_worker(build: str, key: str, packed: Any, message: bytes) -> Floats | RlschedError:
@@ -39,8 +39,8 @@ def run_on_worker(build: str, key: str, packed: Any, message: bytes) -> Floats |
 
     Args:
         build: `build_id()` of the sender.
-        key: Key of the judge.
-        packed: Array of bytes: the pickled inputs of the judge's pools. Only read if the judge is new.
+        key: ID of the runner that sent the message.
+        packed: Array of bytes: the pickled inputs of the runner's pools. Only read if the runner is new.
         message: Pickled runs and policy, as in `Runner.run`.
     """
     global _held
@@ -57,7 +57,7 @@ class RayRunner:
 
     Args:
         pools: Pools (sets) of windows.
-        workers: Number of messages that workers process at once [default: all messages].
+        workers: Maximum number of messages (groups of runs) in progress at a time [default: all messages].
     """
 
     def __init__(self, pools: Sequence[Windows], workers: int | None = None) -> None:

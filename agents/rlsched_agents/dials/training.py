@@ -38,7 +38,7 @@ SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
 FOLLOWING: Final = "following"
 ALGORITHMS: Final = {"ppo": (CONSTANTS, FOLLOWING, PPO), "es": (CONSTANTS, FOLLOWING)}
-"""Stages of each algorithm after `SETTINGS`. PPO starts from the result of evolution."""
+"""Stages of each algorithm, after the stage `SETTINGS` of both. PPO starts from the result of evolution."""
 STATE_FILE: Final = "training.json"
 PPO_FILE: Final = "ppo.npz"
 """Name of the file with the state of PPO, in the same folder as the state file of the training."""
@@ -47,7 +47,7 @@ PPO_FILE: Final = "ppo.npz"
 def _teaches(judge: Judge, found: Floats) -> bool:
     """Return whether a strategy is significantly better on the training windows than dials at 0.
 
-    With a weak signal, evolution can end with a worse strategy.
+    Evolution can end with a worse strategy if the costs of its candidates differ by little more than noise.
     """
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
@@ -333,7 +333,7 @@ def dials_frozen(
 ) -> dict[str, Interval]:
     """Return for each dial in use the cost with this dial at 0, relative to the cost with the dial in use.
 
-    `reference`: as in `verdict.compared`.
+    `reference`: denominators of the ratios that the objective's bounds limit; None: `mine`.
     """
     table = {}
     *hidden, last = found

@@ -122,7 +122,7 @@ class TrainingData:
 
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
-    """Return the first and the second half of the jobs, or all jobs and () if there are too few jobs."""
+    """Return the first half of the jobs and (second half,); if there are too few jobs: all jobs and ()."""
     jobs = source.submit_s.size
     if jobs < 2 * LEAST_JOBS:
         return source, ()

@@ -30,9 +30,9 @@ class StrategyComparison(msgspec.Struct, frozen=True):
         energy: Ratio of the energy of the jobs.
         by_source: Geometric mean of the ratio of the cost, by trace.
         money: Ratio of the cost of the jobs' energy; None without prices.
-        late_frac: Fractions of late jobs under this strategy and under the other one, of the jobs with slack
-            (a delay that the user accepts); None without prices. A job is late if its delay is more than
-            slack + `rlsched.objective.LATE_S`.
+        late_frac: Fraction of the jobs with slack (a delay that the user accepts) that are late: under this
+            strategy, and under the other strategy. None without prices. A job is late if its delay is more
+            than slack + `rlsched.objective.LATE_S`.
         terms: Ratios of the objective's terms, by name; empty for the default objective.
         bounds: Upper bounds of these ratios, by name.
     """
@@ -53,14 +53,14 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 
     @property
     def energy_or_money(self) -> Interval:
-        """The ratio that is part of the cost: of money, or of energy if there are no prices."""
+        """The ratio `money`, or `energy` if there are no prices. The default cost contains this ratio."""
         return self.energy if self.money is None else self.money
 
 
 def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = None) -> StrategyComparison:
-    """Compare one strategy with another on all windows of a judge.
+    """Compare results `mine` of a strategy with results `other` of another one, on all windows of `judge`.
 
-    `reference`: results to which the bounds of the objective refer; None: `other`.
+    `reference`: denominators of the ratios that the objective's bounds limit; None: `other`.
     """
     weight = judge.energy_weight
     if reference is not None and mine.scored is not None and mine.scored.objective.bounds:
@@ -81,7 +81,7 @@ def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = 
 
 
 def _terms(mine: Costs, other: Costs, groups: Sequence[str]) -> tuple[dict[str, Interval], dict[str, float]]:
-    """Return the ratios of the objective's terms, and their bounds, by the names that users know."""
+    """Return two dicts, by the name of a term (`Objective.name_of`): its ratio, and the ratio's bound."""
     if mine.scored is None or other.scored is None:
         return {}, {}
     objective, ratio = mine.scored.objective, mine.scored.ratios(other.scored)
@@ -136,7 +136,8 @@ class Trained(msgspec.Struct, frozen=True):
             None: no policy was chosen.
         frozen: For each dial in use, the cost with this dial fixed at 0 / the cost with the dial in use, on
             the windows for confirming.
-        stopped: Stages that stopped early because their signal was too weak (`Evolution.is_lost`).
+        stopped: Stages that stopped early because their signal-to-noise ratio was too low
+            (`Evolution.is_lost`).
         last: Strategy of the last stage, even if it is not better.
         passed_over: Costs, relative to the chosen stage, of stages that cost less, but not significantly
             less, on the windows for choosing.

@@ -1,7 +1,8 @@
 """Runs windows in worker processes of this machine.
 
 `Judge` sends the runs to a `Runner`. The runner of this module starts processes. The runner of `ray_windows`
-sends the runs to a Ray cluster. Both call `run_windows` in their workers.
+sends the runs to a Ray cluster. Both call `run_windows` in their workers. A worker receives *messages* of
+several runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Run = tuple[int, Layers, int]
 """One run: (index of a pool of windows, strategy, index of a window in this pool)."""
 
 MOST_RUNS: Final = 8
-"""Maximum number of runs per message to a worker. A message with this many runs takes a second or less."""
+"""Maximum number of runs per message. A worker needs a second or less for this number of runs."""
 
 
 class Runner(Protocol):

@@ -248,7 +248,8 @@ def _free_and_unusable(
         changes: Result of `_changes`.
         sizes: (N,) number of GPUs of each node.
         kind: (N,) kind of each node, a row of `useless`.
-        useless: (kinds, most GPUs + 1) unusable GPUs by kind of node and number of free GPUs (`_useless`).
+        useless: (kinds, GPUs of the largest node + 1) expected number of unusable GPUs, by kind of node and
+            number of free GPUs (`_useless`).
         counted: (kinds,) whether nodes of each kind are included.
         edges: (B + 1,) edges of the steps, seconds.
     """
@@ -270,7 +271,10 @@ def _free_and_unusable(
 def _time_by_free(
     changes: _Changes, sizes: Ints, kind: Ints, shape: tuple[int, int], edges: Floats
 ) -> Floats:
-    """Return the node-seconds by kind of node and number of free GPUs, (kinds of nodes, most GPUs + 1)."""
+    """Return the node-seconds by kind of node and number of free GPUs.
+
+    `shape`: shape of the result, (kinds of nodes, GPUs of the largest node + 1).
+    """
     everyone = np.arange(len(sizes))
     at = np.searchsorted(changes.node, everyone)  # each node also has an entry at the first edge
     node = np.insert(changes.node, at, everyone)
@@ -295,10 +299,10 @@ def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
 
 
 def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Kind, Floats]:
-    """Return how many of the free GPUs of a node are unusable, by kind of node.
+    """Return a dict: kind of node -> array of the expected numbers of unusable GPUs.
 
-    Entry k of an array is the expected number of unusable GPUs if k GPUs are free, for a job drawn at random
-    from `demand`. Kinds of nodes that no job can use are missing.
+    Entry k of an array is for a node with k free GPUs, and a job drawn at random from `demand`. Kinds of
+    nodes that no job can use are missing.
     """
     found: dict[Kind, Floats] = {}
     for owner, nodes in partition_sizes(spec).items():
@@ -317,7 +321,10 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return `useless` as an array (kinds, most GPUs + 1), and a (kinds,) mask of the kinds in `useless`."""
+    """Return `useless` as one array, and a (kinds,) mask of the kinds that `useless` contains.
+
+    The shape of the array is (kinds, GPUs of the largest node + 1).
+    """
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
         values = useless.get(kind, np.zeros(0))
@@ -383,7 +390,9 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Return the (B,) mean, in each step, of the sum of `gpus` over the intervals that contain a time.
+    """Return the (B,) mean of a total in each step.
+
+    The total at an instant is the sum of `gpus` over the intervals that contain the instant.
 
     `gpus`: (H,) value of each interval, such as its number of GPUs or its power.
     """
@@ -393,7 +402,7 @@ def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
 
 
 def _running_sum(node: Small, change: Ints | Small) -> Ints:
-    """Return the running sum of the changes of each node. The changes of a node must be adjacent."""
+    """Return for each change the sum of its node's changes up to it. Changes of a node must be adjacent."""
     total, before = np.cumsum(change), np.zeros(len(change), dtype=np.int64)
     first = np.flatnonzero(node[1:] != node[:-1]) + 1
     before[first] = np.diff(total[first - 1], prepend=0)

@@ -116,7 +116,7 @@ def bounds_of(drawn: Floats) -> tuple[float, float] | tuple[None, None]:
 
 
 def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the geometric mean of the ratios of N independent sequences of jobs; None if there are none.
+    """Return the geometric mean of N ratios, one for each independent sequence of jobs; None if N = 0.
 
     The interval is from a bootstrap over the sequences. With fewer than ten sequences there is no interval.
     """
@@ -151,7 +151,7 @@ def compare(
     waited = _sums(block, queue), _sums(block, base_queue)
 
     def of_energy(measure: Callable[[Energy], Floats | None]) -> Ratio | None:
-        """Return the ratio of a quantity that `measure` reads per job; None if a run does not have it."""
+        """Return our total / the baseline's total of a quantity (`measure`); None if a run lacks it."""
         drawn = [
             [None if one.energy is None else measure(one.energy) for one in side] for side in (ours, baseline)
         ]

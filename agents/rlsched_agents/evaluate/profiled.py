@@ -22,7 +22,7 @@ COMMAND = "x_command"
 NEED = "gpu_need_mib"
 """Trace column of the GPU memory that jobs use, MiB."""
 CORES, POWER = "core_need", "power_ratio"
-"""Trace columns of the cores that jobs can use, and of their power relative to the power of the workload."""
+"""Trace columns: CPU cores that a job can use, and the job's dynamic power / that of its workload."""
 
 
 class Profiled(NamedTuple):
