@@ -151,7 +151,7 @@ def _check(
 
 
 class _Quantiles:
-    """ln(duration) as a monotone function of size class and normal score, linear between the knots."""
+    """ln(duration) by size class and normal score: monotone, and linear between the `NORMAL_SCORES`."""
 
     def __init__(self, profile: Profile) -> None:
         self._ln = np.log(np.array(list(profile.durations.values()), dtype=np.float64))  # (classes, knots)

@@ -203,7 +203,7 @@ class DialPpo:
         return self.network.layers()
 
     def step(self) -> Generation:
-        """Simulate one rollout, update the network, and return the figures."""
+        """Simulate one rollout, update the network, and return the figures of this step."""
         set_random_seed(int(np.random.SeedSequence([self._seed, self.number]).generate_state(1)[0]))
         returns = _Returns()
         if self._objective.bounds:

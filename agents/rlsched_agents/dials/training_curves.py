@@ -116,7 +116,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def outcome(self, found: Trained, card: str) -> None:
-        """Add the result. `card`: Markdown card of the written policy; "" if no policy was written."""
+        """Add the result of the training. `card`: Markdown card of the policy; "": no policy was written."""
         points: dict[str, float] = {}
         for name, one in found.chosen.items():
             points[f"chosen/{name}/cost_frac"] = one.cost.ratio

@@ -217,7 +217,7 @@ def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDA
 
 
 def days(submit_s: Floats) -> NDArray[np.int64]:
-    """Return the (J,) index of each job's day since the first submission, without empty days."""
+    """Return the (J,) index of each job's day, from the first submission; only days with jobs count."""
     if not len(submit_s):
         return np.zeros(0, dtype=np.int64)
     _, numbers = np.unique(np.floor((submit_s - submit_s[0]) / DAY_S), return_inverse=True)

@@ -202,7 +202,7 @@ def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int
 
 @kernel
 def _next_s(sim: SimArrays) -> float:
-    """Return the time of the next event or requested call, never before now; infinite if there is none.
+    """Return the time (now or later) of the next event or call requested by the rule; infinite: none.
 
     Node events after the end of the last job are ignored. Node events before the first submission are due at
     once.

@@ -124,7 +124,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return load_catalogue(assumed_scale=self.assumed_scale)
 
     def arrays(self, catalogue: Catalogue, kinds: Sequence[str]) -> ModelArrays:
-        """Return the catalogue's arrays for these GPU types, with the power cap and the additional pairs."""
+        """Return the catalogue's arrays for these GPU types, with the power cap and the speeds in `pairs`."""
         arrays = catalogue.arrays(kinds)
         arrays.gpu.cap_w = self.power_cap_frac * arrays.gpu.tdp_w
         for pair in self.pairs:

@@ -37,8 +37,8 @@ class Tariff:
         name: Name for reports.
         begins: The first midnight, UTC.
         rows: (R, hours) values in each hour. Row 0: price, 0 or more, in any unit. Row 1: price relative to
-            the mean. Other rows: the columns of `rlsched.energy.relative.OUTLOOK`. The values of an hour use
-            only prices published by then.
+            its mean over about a day. Other rows: the columns of `rlsched.energy.relative.OUTLOOK`. The
+            values of an hour are computed only from prices that are already published in this hour.
         hourly: The hourly prices.
         known_ahead_s: How far ahead prices are known, seconds.
         first_day: First day on which a window can begin, counted from `begins`.

@@ -241,7 +241,7 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Return the rule's queue order for runs in which jobs may be preempted: by the Gittins index."""
+    """Return the queue order of a rule for runs with preemption: ordered by the Gittins index."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 

@@ -30,7 +30,8 @@ class Format:
     Attributes:
         convert: Function that converts a file of this format.
         main: Possible names of the main file in a folder; empty: the user must name the file.
-        header: Columns that only this format has together; empty: the format is not detected by its header.
+        header: Columns that identify the format: no other format has all of them. Empty: the format is not
+            detected by its header.
         nodes: Possible names of the file that describes the nodes. Empty: the main file describes the nodes.
             None: no file describes the nodes.
         zone: Whether times can be in local time, and the option `--timezone` is accepted.

@@ -87,8 +87,8 @@ class Predictor:
     """Predicts the run time of submitted jobs, and learns from submissions, starts and ends.
 
     Pass events in the order of time. The caller runs the fits, in the foreground or in the background: `if
-    p.fit_due(): p.install(p.training(now_s).fit())`. To continue in a later process, store the experts'
-    forecasts of each job, and pass them to `recall`.
+    p.fit_due(): p.install(p.training(now_s).fit())`. To continue in a later process, store the forecasts of
+    the experts (single predictors) for each job, and pass them to `recall`.
 
     Args:
         model: One of `MODELS`.
