@@ -42,7 +42,7 @@ REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
 """Callback that gets a policy's name, a seed, and the progress of this replay (0 to 1)."""
 Loaded = dict[Policy, dict[int, Scheduler]]
-"""Schedulers by policy and seed; only by the first seed if decisions do not depend on the seed."""
+"""Schedulers by policy and seed. Only the first seed is a key if decisions do not depend on the seed."""
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
@@ -82,7 +82,7 @@ def load_policies(policies: Iterable[Policy], models: Models | None, seeds: Sequ
 
 
 def _by_seed(policy: Policy, seeds: Sequence[int]) -> dict[int, Scheduler]:
-    """Return the schedulers of a policy by seed; only that of the first seed if seeds have no effect."""
+    """Return the schedulers of a policy by seed; if seeds have no effect, only one, for the first seed."""
     first = load_scheduler(policy, seed=seeds[0])
     if first.rule is not None:
         return {seeds[0]: first}
@@ -141,7 +141,7 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Return the folder for the decisions of a run: `stem` in `records`, otherwise in `logdir`."""
+    """Return the folder for the decisions of a run: `stem` in `records`, or if that is None, in `logdir`."""
     folder = records or logdir
     return None if folder is None else folder / stem
 

@@ -160,7 +160,7 @@ def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> F
 def _of_run(table: JobTable) -> Floats:
     """Return the (NUM_TERMS,) terms that measure a whole run; 0 for terms that are sums over jobs.
 
-    The term `wake_ups` includes its offset, the number of nodes (`Objective.offsets`).
+    The number of nodes is added to the term `wake_ups`, as in `Objective.offsets`.
     """
     found = np.zeros(NUM_TERMS)
     found[Term.PEAK] = 0.0 if table.energy is None else table.energy.peak_w

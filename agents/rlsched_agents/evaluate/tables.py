@@ -144,7 +144,7 @@ class _Tables:
             self._say("Queueing delay ends at the first start: compare policies that preempt by JCT.\n")
 
     def _energy(self) -> None:
-        """Print energy, GPU use and costs, and how many of the figures behind them are measured."""
+        """Print energy, GPU use and costs, and how many of the catalogue's figures for them are measured."""
         report = self._report
         if report.models is None:
             return
@@ -385,7 +385,7 @@ def _ratio(value: Ratio | None) -> str:
 
 
 def _intervals(report: Findings) -> str:
-    """Return a note on confidence intervals, with the smallest number of days of all comparisons."""
+    """Return a note on the confidence intervals: their level, or that there are too few days for them."""
     days = min(one.blocks or 0 for one in report.paired.values())
     if days < MIN_BLOCKS:
         return f"no intervals: {days} days of submissions, {MIN_BLOCKS} needed"

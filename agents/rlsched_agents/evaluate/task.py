@@ -112,7 +112,7 @@ def engine_of(task: Task, scheduler: Scheduler) -> Engine:
 
 
 def first_jobs(task: Task) -> Task:
-    """Return a copy of a task with only its first two jobs, whose replay compiles the same kernels."""
+    """Return a copy of a task with its first two jobs. Its replay compiles all kernels of the task."""
     return replace(
         task,
         trace=task.trace.select(slice(0, 2)),
@@ -125,7 +125,7 @@ def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task
     """Compile the kernels that tasks need and that are not cached, in `workers` processes at the same time.
 
     If only one kernel is missing, or with one process, the replay compiles it. Outside of an `rlsched`
-    command, nothing is done (`rlsched.compile.ahead`).
+    command, this function does nothing (`rlsched.compile.ahead`).
 
     Args:
         tasks: Replays of compiled rules.

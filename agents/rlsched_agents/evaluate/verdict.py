@@ -36,7 +36,7 @@ class _Measure(NamedTuple):
 
 
 LEAST_JOBS: Final = 20
-"""Minimum number of jobs of the same size of which the verdict reports that they wait longer."""
+"""The verdict reports that jobs of one size wait longer only if there are at least this number of them."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
@@ -45,7 +45,7 @@ def verdict_of(report: Findings) -> str:
     """Return a sentence that compares the best policy, which has the lowest mean, to the baseline.
 
     The compared mean is the mean queueing delay. With preemption or models, it is the mean JCT, because
-    queueing delay does not include waits after a preemption or changed run times. The sentence also names the
+    queueing delay includes neither waits after a preemption nor changes of run times. The sentence also names
     jobs that wait longer under a better policy. No gain is claimed if the confidence interval of the ratio
     contains 1 or is missing. The baseline is best only if the intervals of all policies are above 1. Policies
     that know the true run times are left out.
@@ -152,7 +152,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """Return the policy with the lowest ratio, if possible one that is not significantly above 1."""
+    """Return the policy with the lowest ratio. Ratios significantly above 1 count only if all are."""
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best
@@ -165,7 +165,7 @@ def _low(ratio: Ratio) -> float:
 
 
 def _has_few(report: Findings, measure: _Measure, name: str) -> bool:
-    """Return whether the interval of queueing delay is meaningless, because jobs waited on few days."""
+    """Return whether the interval of queueing delay is meaningless: jobs waited on too few days."""
     waiting = report.paired[name].waiting_blocks
     return measure is _WAITING and waiting is not None and waiting < MIN_BLOCKS
 

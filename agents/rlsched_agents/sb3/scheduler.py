@@ -12,7 +12,7 @@ from rlsched_envs.training.dial_env import DEFAULT_POLICY
 
 
 def make_sb3(policy: Policy, seed: int) -> RuleScheduler:
-    """Return a scheduler that runs the rule of the training. The model's mean action sets the rule's dials.
+    """Return a scheduler with the rule of the model's training. The model's mean action sets its dials.
 
     The fallback is the same rule with all dials at 0.
 

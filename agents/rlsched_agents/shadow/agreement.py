@@ -13,7 +13,7 @@ import numpy as np
 from rlsched.engine.shadow.notes import Note, StartComparison, Watched
 
 SAME_INSTANT_S: Final = 10.0
-"""Maximum difference between simultaneous starts, seconds: Slurm schedules only at intervals."""
+"""Maximum time between starts that count as simultaneous, seconds: Slurm schedules only at intervals."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from rlsched_agents.shadow.report import ShadowReport
 
 
 def write_page(report: ShadowReport, path: Path) -> None:
-    """Write the page atomically.
+    """Write the HTML page of the report atomically.
 
     Raises:
         InputError: the file cannot be written.

@@ -62,8 +62,8 @@ class ReplayedDays:
         rule: Name of the site's rule, as identified.
         line: Description of the rule.
         grade: Grade of the rule over all days.
-        all: The change over all days.
-        by_day: The change by local day.
+        all: The change of the waits over all days.
+        by_day: The change of the waits, by local day.
     """
 
     rule: str

@@ -82,7 +82,7 @@ def _guard(day: Day) -> tuple[str, ...]:
 
 
 def features(report: ShadowReport) -> Table:
-    """Return the table of features outside their ranges in the policy's training."""
+    """Return the table of the features that were outside the ranges of the policy's training."""
     rows = [
         (
             one.feature,

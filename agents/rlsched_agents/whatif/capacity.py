@@ -38,7 +38,9 @@ class SleepPotential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fewer(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest cluster on which jobs wait no longer than on the full cluster under the site's rule.
+    """The smallest cluster on which jobs under the best policy wait no longer than under the site's rule.
+
+    The mean wait on this cluster is compared with that on the full cluster under the site's rule.
 
     Attributes:
         nodes: Number of nodes.

@@ -142,7 +142,7 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the wait in the one partition, and the policy's decision in the others."""
+        """Return the *wait* in the partition that waits, and the policy's decision in other partitions."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
@@ -246,7 +246,7 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """Return the earliest time at which a requested wait ends, or job eligibility must be reviewed.
+        """Return the next time at which a *wait* of a decision ends, or jobs may become eligible.
 
         The time is rounded up to milliseconds; infinite: there is no such event.
         """

@@ -18,7 +18,7 @@ MOST_USERS: Final = 20
 LEAST_JOBS: Final = 30
 """Users with fewer jobs are not compared."""
 LONGER: Final = 1.1
-"""A group with a higher ratio of mean waits is reported even if the confidence interval contains 1."""
+"""A group waits `perhaps longer` if its ratio of mean waits is above this, but not significantly above 1."""
 WORDS: Final = {True: "less", False: "longer"}
 
 
@@ -28,7 +28,7 @@ class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: `size`, `partition` or `user`.
         name: Name of the group.
-        jobs: Number of jobs that ended under both rules.
+        jobs: Number of jobs that ended in both replays.
         site_wait_s: Mean wait in a replay under the site's rule, seconds.
         wait_s: Mean wait under the policy, seconds.
         ratio: `wait_s` / `site_wait_s`, with an interval over days of submissions; None: no job waited.

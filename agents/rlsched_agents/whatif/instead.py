@@ -76,8 +76,9 @@ def _replays(
 ) -> tuple[Course, Course]:
     """Return the recorded course after a decision of a replay, and the course after another choice.
 
-    The recorded course is read from the store. It is replayed if the run had models, because the store has no
-    energy at intermediate times, or if the store is large, because only a part of it is read.
+    The recorded course is read from the store, with two exceptions. If the run had models, the course is
+    replayed, because the store has no energy at intermediate times. If the store is large, the course is
+    replayed, because only a part of the store is read.
     """
     task = task_of(reader.folder)
     other = replayed(task, record, choice, to_s, watch)

@@ -1,4 +1,4 @@
-"""A scheduler that makes another choice at one decision, and all other decisions as a policy does."""
+"""A scheduler that decides as a policy does, except that it makes another choice at one recorded decision."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def other_decision(
     partition: int,
     now_s: float,
 ) -> Decision:
-    """Return the decision that, in the current state, chooses a candidate of a recorded decision.
+    """Turn a candidate of a recorded decision into a decision for the current state.
 
     Raises:
         InputError: the candidate is not possible.
@@ -149,10 +149,10 @@ def _plan(
 def _on_free(
     record: DecisionRecord, plan: PlanSeen, state: ClusterState, partition: int, start: StartOptions
 ) -> Start:
-    """Return the start of a job on free GPUs, as the candidate `plan` of the decision describes it.
+    """Return the action that candidate `plan` of the decision describes: to start a job on free GPUs.
 
-    The placement rule chooses the GPUs. If the decision has several candidates on free GPUs, the node is that
-    of `plan`.
+    The placement rule chooses the GPUs. If the decision has several candidates on free GPUs, the action uses
+    the node of `plan`.
     """
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):

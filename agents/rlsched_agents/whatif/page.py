@@ -13,7 +13,7 @@ from rlsched_agents.whatif.results import WhatIf
 
 
 def write_page(found: WhatIf, path: Path) -> None:
-    """Write the page atomically.
+    """Write the HTML page of the results atomically.
 
     Raises:
         InputError: the file cannot be written.

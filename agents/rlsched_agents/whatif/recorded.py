@@ -1,4 +1,4 @@
-"""A history with recorded starts, and a check that it can have happened on its cluster."""
+"""A history with recorded starts, and a check that its jobs can have run on its cluster as recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ MOST_UNABLE_FRAC: Final = 0.01
 """Maximum fraction of jobs that cannot run on the cluster."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Maximum fraction of time with more busy GPUs than exist: system clocks differ."""
+"""Maximum fraction of time in which more GPUs may be busy than the cluster has: recorded times are inexact,
+because the clocks of machines differ."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Recorded:
 
     @classmethod
     def from_history(cls, trace: Trace, cluster: ClusterSpec) -> Recorded:
-        """Return a history with its recorded waits, after a check that it can have happened on its cluster.
+        """Check that the jobs can have run on the cluster as recorded. Return the history with its waits.
 
         Raises:
             InputError: too few starts are recorded, more GPUs were busy than the cluster has, or too many

@@ -68,7 +68,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
         best: Name of the policy with the lowest `ratio`, among policies whose ratio is significantly below 1;
             "": there is none.
         sleep: Nodes that could sleep, by the name of the policy: the site's rule, and `best`.
-        fewer: Smaller cluster that suffices for `best`; None: not computed, or there is none.
+        fewer: The smallest cluster on which jobs under `best` wait no longer than on the full cluster under
+            the site's rule; None: not computed, or there is none.
         verdict: The result in one sentence.
     """
 

@@ -149,7 +149,7 @@ class _Claims:
         )
 
     def _predicted(self) -> PredictedTimes:
-        """Return predicted run times for all policies, each from jobs that ended before the submission."""
+        """Return the predicted run time of each job, from jobs that ended before its submission."""
         return predict_trace(
             self._recorded.trace,
             self._recorded.cluster,
@@ -206,7 +206,7 @@ class _Claims:
         return sleep(table, self._window.since_s)
 
     def _fewer(self, best: str, predictions: PredictedTimes) -> Fewer | None:
-        """Return the smaller cluster that suffices for the best policy, from replays without node events."""
+        """Return the smallest cluster for policy `best` (see `Fewer`), from replays without node events."""
         policy = next(one for one in self._asked.policies if one.name == best)
         run, site = replace(self._run, node_events=()), self._known.table
         if self._run.node_events or self._asked.models is not None:

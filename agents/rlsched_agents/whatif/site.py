@@ -28,7 +28,8 @@ Tell = Callable[[str, float], None]
 """Callback that gets the current step, and the progress of the whole run (0 to 1)."""
 
 LEAST_WAIT_S: Final = 60.0
-"""Minimum of the mean wait by which errors are divided, seconds. Real schedulers run only at intervals."""
+"""Errors are divided by the recorded mean wait, but at least by this wait, seconds: real schedulers run only
+at intervals."""
 SAME_START_S: Final = 60.0
 LEAST_LIMITS_FRAC: Final = 0.5
 """Minimum fraction of jobs with a time limit for which rules that use time limits are tried."""
@@ -47,9 +48,9 @@ NO_CLAIMS: Final = "D"
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
     """Errors of the waits in a replay, compared with the recorded waits of the same jobs.
 
-    The unit of `mean_frac` and `by_*` is the recorded mean wait, or `LEAST_WAIT_S` if that is longer. In
-    `by_size_frac`, `by_partition_frac` and `by_day_frac`, errors within a group cancel: absolute differences
-    of the groups' total waits are summed and divided by the number of jobs.
+    The unit of `mean_frac` and `by_*` is the recorded mean wait, or `LEAST_WAIT_S` if that is longer. The
+    errors `by_size_frac`, `by_partition_frac` and `by_day_frac` compare the total waits of groups, so that
+    errors within a group cancel. Each is the sum of the absolute differences, divided by the number of jobs.
 
     Attributes:
         jobs: Number of jobs.

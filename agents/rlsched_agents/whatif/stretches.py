@@ -24,12 +24,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_STRETCHES: Final = 60
-"""Maximum number of stretches. A stretch is a day long, or longer if there would be more stretches."""
+"""Maximum number of stretches. A stretch is a day long, or longer if the history has more days."""
 MOST_AFTER_S: Final = 7 * DAY_S
-"""Jobs submitted later than this after the end of a stretch are not in its replay, seconds."""
+"""The replay of a stretch includes jobs submitted up to this time after the end of the stretch, seconds."""
 _BEFORE_S: Final = 1.0
-"""Time before the start of a stretch at which its running jobs are submitted, seconds, so that they start
-first."""
+"""Jobs that already run at the start of a stretch are submitted this time before it, seconds, so that they
+start before all other jobs."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 
 

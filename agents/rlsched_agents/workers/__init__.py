@@ -1,1 +1,1 @@
-"""Worker processes: their threads, and the connection to a Ray cluster whose workers run them."""
+"""Worker processes: limits of their threads, and the connection to a Ray cluster that runs them."""

@@ -141,7 +141,7 @@ def num_cpus() -> int:
 
 
 def failed(who: str, error: BaseException) -> RlschedError:
-    """Return the error of one line for a task that ended with an error of Ray. `who`: name of the task."""
+    """Return a one-line error for a task that failed with an error of Ray. `who`: name of the task."""
     if isinstance(error, ray.exceptions.RayTaskError):
         cause = error.cause if error.cause is not None else error
         return RlschedError(

@@ -19,7 +19,7 @@ from rlsched.errors import RlschedError
 
 @cache
 def build_id() -> str:
-    """Return an ID of the code: versions of rlsched, numpy and numba, and a hash of sources and strategy."""
+    """Return an ID of the code: versions of packages, and a hash of sources and the default strategy."""
     digest = hashlib.sha256()
     for package in (rlsched, rlsched_envs, rlsched_agents):
         root = Path(next(iter(package.__path__)))
