@@ -32,7 +32,7 @@ class Unit(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The units that a node offers.
+    """The GPUs or MIG instances (units) that a node offers.
 
     Attributes:
         units: The units, in the order of their GPU indices on the node.
@@ -55,7 +55,7 @@ def profile_of(name: str) -> str:
 
 
 def select(found: Sequence[Unit], wanted: str) -> Selection:
-    """Select the units that a node offers.
+    """Select the GPUs or MIG instances (units) that a node offers.
 
     Without a wanted profile, the node offers whole GPUs if any GPU is outside MIG mode, else the instances of
     the most frequent profile. A GPU in MIG mode without instances, or one that does not answer, is always
@@ -111,7 +111,7 @@ class BoardParts:
         self._counter_j: float | None = None
 
     def note_processes(self, uuid: str, is_busy: bool) -> None:
-        """Set whether an instance has processes; before the first call, it is busy."""
+        """Set whether an instance has processes. Before the first call, the instance counts as busy."""
         self._is_busy[uuid] = is_busy
 
     def power_w(self, uuid: str, board_w: float) -> float:
@@ -124,7 +124,7 @@ class BoardParts:
         Args:
             uuid: UUID of the instance.
             counter_j: The board's energy counter, J.
-            board_w: The board's power, W; None: unknown, so all power is static.
+            board_w: The board's power, W; None: unknown, so all power counts as static.
         """
         before_j, self._counter_j = self._counter_j, counter_j
         drawn_j = 0.0 if before_j is None else counter_j - before_j

@@ -126,7 +126,7 @@ class MigGpu:
 
     @typed_errors
     def places(self, profile: Profile) -> list[Place]:
-        """Return all places that a profile permits, including places in use."""
+        """Return all places (ranges of memory slices) that a profile permits, including places in use."""
         count = ctypes.c_uint()
         pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(self._board, profile.id, None, ctypes.byref(count))
         found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()

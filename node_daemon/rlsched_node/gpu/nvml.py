@@ -1,4 +1,7 @@
-"""NVIDIA GPUs and MIG instances through NVML. Sets SM clocks on request, and changes no limit or mode."""
+"""NVIDIA GPUs and MIG instances through NVML. Sets SM clocks on request, and changes no limit or mode.
+
+A board is a physical GPU, which can contain MIG instances.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +189,7 @@ class NvmlGpus:
         return self._by_number(self._units[gpu].board)
 
     def _by_number(self, board: int) -> Any:
-        """Return NVML's handle of a board, cached because its index can change."""
+        """Return NVML's handle of a board. It is cached, because NVML's index of the board can change."""
         if self._handles[board] is None:
             try:
                 self._handles[board] = by_index(board)
@@ -726,7 +729,7 @@ def _uuid_or_none(handle: Any) -> str | None:
 
 
 def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a function, and repeat it once if the call fails, unless it is not supported or not permitted.
+    """Call a function. If that fails, call it again, unless the call is not supported or not permitted.
 
     Raises:
         GpuError: the call failed twice, or is not supported or not permitted.
@@ -740,7 +743,7 @@ def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
 
 
 def _remembered(known: dict[int, _T], ask: Callable[[int], _T], gpu: int) -> _T:
-    """Return a constant property of a GPU, cached once the GPU has answered."""
+    """Return a constant property of a GPU. The value is cached after the first successful call."""
     if gpu not in known:
         known[gpu] = _twice(ask, gpu)
     return known[gpu]

@@ -264,7 +264,7 @@ class SimulatedGpus:
             raise GpuError(f"GPU {gpu}: expected 0 to {self._count - 1}")
 
     def _settle(self) -> None:
-        """Add the energy that the GPUs have used since the last call to their energy counters."""
+        """Add to the energy counters the energy that the GPUs have used since the previous call."""
         now_s = self._clock()
         elapsed_s = max(now_s - self._energy_at_s, 0.0)
         self._energy_at_s = now_s

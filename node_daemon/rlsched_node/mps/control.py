@@ -33,8 +33,8 @@ LONGEST_SOCKET: Final = "control_privileged"
 _COMM: Final = PROGRAM[:15]
 _POLL_S: Final = 0.02
 _EMPTY_LISTINGS: Final = 3
-"""Number of consecutive listings of /proc without MPS processes after which all MPS processes have ended. A
-single listing can miss a daemon that is just being forked."""
+"""After this number of consecutive listings of /proc without MPS processes, all MPS processes are assumed to
+have ended. A single listing can miss a daemon that is just being forked."""
 _MOST_LOG_BYTES: Final = 1 << 20
 _FATAL = re.compile(rb"fatal (?:exception|fault|error)", re.IGNORECASE)
 _CLIENT = re.compile(rb"client[^\n]*?\bpid:?\s*(\d+)", re.IGNORECASE)
@@ -55,7 +55,7 @@ class MpsProcesses(NamedTuple):
 
 
 class MpsControl:
-    """A control daemon with its own directories, which serves the jobs of one account.
+    """A control daemon with its own directories, which serves the jobs of one user account.
 
     Args:
         directory: Directory of this daemon; `pipe` and `log` in it belong to the account, with mode 0700.

@@ -1,4 +1,4 @@
-"""The MPS control daemons of a node: one for each account and set of GPUs that jobs share.
+"""The MPS control daemons of a node: one for each user account and set of GPUs that jobs share.
 
 A control daemon is started for the first rank that shares the GPUs, and ends after the last one. Its record
 on disk allows the next node daemon to adopt or end it. The node daemon's loop waits only for this start. A
@@ -46,14 +46,14 @@ LOOK_S: Final = 5.0
 """Seconds between two listings of a control daemon's clients."""
 TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
-"""Time after the fault of an MPS server in which a rank's failure is attributed to the fault, seconds."""
+"""Maximum time from a fault of an MPS server to a rank's failure that is attributed to the fault, seconds."""
 LEFT_S: Final = 10.0
-"""Maximum time from a rank's failure to a fault of an MPS server that caused it, seconds. The node can detect
-the end of a killed rank before the server does.
+"""A fault of an MPS server affects also the ranks that failed at most this time before the fault was noticed,
+seconds. The node can detect the end of a killed rank before the server does.
 """
 FIRST_S: Final = 30.0
-"""Time after the start of a rank, seconds, in which the clients are listed every `TURN_S` until a server is
-known. Otherwise, they are listed every `LOOK_S`."""
+"""Time after a rank joins a control daemon, seconds. During this time, the daemon's clients are listed every
+`TURN_S` until a server is known. Otherwise, they are listed every `LOOK_S`."""
 RETRY_S: Final = 60.0
 """Minimum time between a failed start of a control daemon and the next attempt, seconds."""
 CLOSE_S: Final = 20.0
@@ -70,7 +70,7 @@ class MpsRecord(msgspec.Struct, frozen=True):
 
     Attributes:
         gpus: Indices, on this node, of the GPUs that its clients share.
-        user: Account of its clients; None: the node daemon's account.
+        user: User account of its clients; None: the node daemon's account.
         process: The control daemon; None while it is being started.
     """
 
@@ -101,13 +101,13 @@ class _Daemon:
         ranks: Ranks that use this control daemon, each with its job's directory.
         failed: Ranks that failed in the last `LEFT_S`, each with the time of its failure, monotonic seconds.
         joined_s: Time at which the last rank joined, monotonic seconds.
-        clients: Process IDs of the clients at the last answer.
-        directories: Directory of the job, by process ID, for all clients ever listed and the processes at the
-            adoption of the control daemon.
-        servers: Process IDs of the servers that ran at the last answer.
+        clients: Process IDs of the clients, as the control daemon listed them last.
+        directories: Directory of the job, by process ID: for all clients ever listed, and for the processes
+            of ranks that ran when the control daemon was adopted.
+        servers: Process IDs of the servers that have not ended, as far as known.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
-        suspects: Ranks with a process that used a GPU and was not an MPS client at the last answer.
-        outside: Ranks that were in `suspects` at the last two answers: they use a GPU without MPS.
+        suspects: Ranks of which a process used a GPU and was not an MPS client at the last check.
+        outside: Ranks that were in `suspects` at the last two checks: they use a GPU without MPS.
         error: Last error; "" if the control daemon answers.
     """
 
@@ -132,7 +132,7 @@ class _Daemon:
         self.ranks[key], self.joined_s = directory, time.monotonic()
 
     def serves(self, gpus: Iterable[int], user: JobUser | None) -> bool:
-        """Return whether this control daemon runs and serves this account and these GPUs."""
+        """Return whether this control daemon runs, and serves this user account and these GPUs."""
         same = sorted(gpus) == self.record.gpus and _uid(user) == _uid(self.record.user)
         return same and self.record.process is not None and self.record.process.is_alive()
 
@@ -326,7 +326,7 @@ class MpsSharing:
         return MpsControl(directory, list(uuids), user, self._environment, self._spared)
 
     def _join(self, key: AttemptKey, gpus: list[int], user: JobUser | None, directory: str) -> _Daemon | None:
-        """Add a rank to the running control daemon for these GPUs and this account; None if none runs."""
+        """Add a rank to the control daemon that serves these GPUs and this user; return None if none runs."""
         with self._lock:
             for daemon in self._daemons:
                 if daemon.serves(gpus, user):

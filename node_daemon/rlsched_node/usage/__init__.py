@@ -3,6 +3,6 @@
 processes.py    usage by a rank's processes: CPU, memory, storage stalls, from its control group or `/proc`
 energy.py       energy of a GPU, divided among the ranks on it
 sums.py         readings of a period as one `RankUsage`
-books.py        accounts of all ranks: computes usage from readings, without a thread or a clock
+books.py        usage of all ranks, computed from readings, without a thread or a clock
 meter.py        the thread
 """

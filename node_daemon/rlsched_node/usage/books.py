@@ -1,4 +1,4 @@
-"""The meter's accounts: they compute the usage of ranks from readings of GPUs and processes."""
+"""Computes the usage of ranks from the meter's readings of GPUs and processes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TOLD_EVERY_S = 60.0
 """Seconds between two reports of a rank whose usage does not change."""
 CHANGE_FRAC = 0.05
 CHANGE_LEAST = 20
-"""Minimum change of a field for a report, in the unit of the field (2 % of a GPU, 20 MiB, ...). The change
-must also exceed a twentieth of the value."""
+"""Minimum change for which a field is reported, in the unit of the field (2 % of a GPU, 20 MiB, ...). The
+change must also exceed a twentieth of the value."""
 MOST_GUESSED_S = 2.0
 """Maximum time after the last reading for which a rank's energy is extrapolated from the power, seconds."""
 
@@ -55,16 +55,16 @@ class Kept(msgspec.Struct):
 
 
 class _RankAccount:
-    """The account of one rank.
+    """The usage of one rank, and the readings from which it is computed.
 
     Attributes:
         window: Usage in the present period of `WINDOW_S`.
         whole: Usage in all earlier periods.
         seen: Last reading of the rank's processes.
-        seen_s: Time of that reading, monotonic seconds.
-        cpu_s: CPU time at that reading, seconds; None: unknown, because an earlier daemon started the rank.
-        kept_j: Last energy counters that an earlier daemon stored, J, by GPU index.
-        kept_s: Time of these counters, monotonic seconds.
+        seen_s: Time of the reading `seen`, monotonic seconds.
+        cpu_s: CPU time at `seen_s`, seconds; None: unknown, because an earlier daemon started the rank.
+        kept_j: Energy counters that an earlier daemon stored last, J, by GPU index.
+        kept_s: Time of the counters in `kept_j`, monotonic seconds.
     """
 
     def __init__(self, place: Place, now_s: float, kept: Kept | None, *, is_new: bool) -> None:
@@ -94,14 +94,14 @@ class _RankAccount:
 
 
 class NodeUsage:
-    """The accounts of one node.
+    """The usage of all ranks of one node.
 
     Args:
         num_gpus: Number of GPUs of the node.
         gpu_type: Name of the GPUs' type, in any spelling that `canonical_kind` accepts.
 
     Attributes:
-        drawn_j: Energy of all GPUs since the accounts began, with and without jobs, J.
+        drawn_j: Energy of all GPUs since their first readings, with and without jobs, J.
     """
 
     def __init__(self, num_gpus: int, gpu_type: str) -> None:
@@ -125,11 +125,11 @@ class NodeUsage:
     def begin(
         self, key: AttemptKey, place: Place, now_s: float, kept: Kept | None = None, *, is_new: bool = True
     ) -> None:
-        """Open the account of a rank. `kept`: usage that an earlier daemon stored for the rank."""
+        """Add a rank. `kept`: usage that an earlier daemon stored for the rank."""
         self._ranks.setdefault(key, _RankAccount(place, now_s, kept, is_new=is_new))
 
     def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:
-        """Close the account of an ended rank. Return its usage; None if the rank was never read."""
+        """Remove an ended rank. Return its usage; None if no usage was read."""
         rank = self._ranks.pop(key, None)
         if rank is None or (not rank.was_read and not rank.whole.measured_s):
             return None
@@ -215,7 +215,7 @@ class NodeUsage:
 
     @staticmethod
     def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """Divide a GPU's energy while no daemon ran equally among the ranks of the earlier daemon."""
+        """Divide a GPU's energy from the time without a daemon equally among the earlier daemon's ranks."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
@@ -262,7 +262,7 @@ class NodeUsage:
         return found
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Mark the ranks in `outside`, which should use MPS and do not."""
+        """Mark the ranks in `outside` as ranks that should use MPS and do not."""
         for key, rank in self._ranks.items():
             rank.outside_mps = key in outside
 

@@ -18,7 +18,7 @@ class Board:
         at_s: Time of the last reading, monotonic seconds; None: never read.
         counter_j: Energy counter at the last reading, J; None if the GPU has no counter.
         power_w: Power at the last reading, W; None if the GPU does not report it.
-        claimed_j: Estimated energy that was already added to ended ranks since the last reading, J.
+        claimed_j: Estimated energy that is attributed to ended ranks, and not yet deducted from a reading, J.
     """
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class Board:
         return sum(known_w) / len(known_w) * lasted_s if known_w else None
 
     def unclaimed_j(self, drawn_j: float) -> float:
-        """Return the part of `drawn_j` that was not yet added to ended ranks, J.
+        """Return `drawn_j` less the energy that was already attributed to ended ranks, J; at least 0.
 
-        If more than `drawn_j` was added to ended ranks, the excess is deducted at the next reading.
+        If more than `drawn_j` was attributed, the excess is deducted at the next reading.
         """
         left_j = drawn_j - self.claimed_j
         self.claimed_j = max(-left_j, 0.0)

@@ -88,7 +88,7 @@ class Meter:
         self._thread.start()
 
     def close(self) -> bool:
-        """Stop reading. Return whether no call to a GPU is in progress."""
+        """Stop reading. Return False if the thread still waits for a GPU."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(1.0)
@@ -115,7 +115,7 @@ class Meter:
                 self._found_s = -math.inf
 
     def end(self, key: AttemptKey) -> bytes | None:
-        """Remove an ended rank. Return its usage, encoded for `kept_usage`; None if it was never read."""
+        """Remove an ended rank. Return its usage, encoded for `kept_usage`; None if no usage was read."""
         with self._lock:
             self._processes.pop(key, None)
             now_s = self._clock()
@@ -153,7 +153,7 @@ class Meter:
             return self._books.on_gpus()
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Mark the ranks in `outside`, which should use MPS and do not."""
+        """Mark the ranks in `outside` as ranks that should use MPS and do not."""
         with self._lock:
             self._books.mark_outside_mps(outside)
 

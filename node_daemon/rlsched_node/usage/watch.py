@@ -21,8 +21,8 @@ from rlsched_node.usage.books import Place
 from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 
 KEEP_EVERY_S = 60.0
-"""Seconds between two writes of the usage to disk. If the daemon is killed, the usage since the last write is
-lost; counters are not."""
+"""Seconds between two writes of the usage to disk. If the daemon is killed, means and maxima since the last
+write are lost. Energy, CPU time and bytes read are not, because the next daemon gets them from counters."""
 DAY_FILE = "energy.json"
 _log = logging.getLogger("rlsched.node")
 
@@ -94,11 +94,11 @@ class UsageWatch:
         return replace(event, usage=kept_usage(used))
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Return the process IDs of each rank on its GPUs; see `Meter.on_gpus`."""
+        """Return the IDs of each rank's processes that were on its GPUs at the last reading."""
         return self._meter.on_gpus()
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Mark the ranks in `outside`, which should use MPS and do not."""
+        """Mark the ranks in `outside` as ranks that should use MPS and do not."""
         self._meter.mark_outside_mps(outside)
 
     @property
@@ -120,7 +120,7 @@ class UsageWatch:
             _log.warning("%s: %s: today's energy is remembered in memory only", self._day_file, error)
 
     def close(self) -> bool:
-        """Stop reading. Return whether no call to a GPU is in progress."""
+        """Stop reading. Return False if the meter's thread still waits for a GPU."""
         is_over = self._meter.close()
         self.keep()
         return is_over
