@@ -1,1 +1,1 @@
-"""The node daemon: starts a node's jobs as real processes, watches them, and survives its own restart."""
+"""The node daemon: starts a node's jobs as real processes and watches them. Jobs survive its restart."""

@@ -72,7 +72,7 @@ class ClockLocks:
         self._absent: dict[str, int] = {}  # clocks of locked GPUs that this daemon cannot reset, MHz by UUID
 
     def lowest_clock_mhz(self, gpus: Sequence[int]) -> int:
-        """Return the lowest clock to which any of these GPUs is locked, MHz; 0: no GPU is locked."""
+        """Return the lowest of the clocks to which these GPUs are locked, MHz; 0: none of them is locked."""
         return min((self._locked[gpu] for gpu in gpus if gpu in self._locked), default=0)
 
     def supported(self) -> NodeClocks:
@@ -141,7 +141,7 @@ class ClockLocks:
         return Lock(mhz)
 
     def _lock_again(self, before: Mapping[int, int]) -> None:
-        """Restore the previous locks after a failed call of `lock`, or after an earlier daemon.
+        """Restore the locks that were set before a failed call of `lock`, or by an earlier daemon.
 
         `before`: clocks of the GPUs that were locked before, MHz by GPU index.
         """

@@ -62,11 +62,10 @@ class NodeHome:
             raise
 
     def persist(self, cluster: str, epoch: int) -> None:
-        """Write the cluster and the epoch to disk. The node calls this method before it acts on them.
+        """Write the ID of the cluster and the epoch to disk, before the node uses them.
 
         Raises:
-            OSError: the disk is full or missing. The values are kept in memory, and the next call writes its
-                values to disk.
+            OSError: the disk is full or missing. The values are kept in memory only.
         """
         self.state = msgspec.structs.replace(self.state, cluster=cluster, epoch=epoch)
         self._write_state()

@@ -31,7 +31,7 @@ def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
     The sum is less than `lost_after_s`, by a margin.
 
     Args:
-        lost_after_s: `Launch.lost_after_s` of the rank, seconds.
+        lost_after_s: Time without an answer of the broker after which the rank must have ended, seconds.
         grace_s: Grace period of the rank if it ends for another reason, seconds.
     """
     grace_s = min(grace_s, lost_after_s / 8)
@@ -45,8 +45,9 @@ def _margin_s(lost_after_s: float) -> float:
 def write_renewed(path: str, renewed_s: float) -> None:
     """Write the send time of the last answered heartbeat, seconds since boot.
 
-    The file is written in place, which needs no disk space. It contains the line twice, so that a partial
-    write is detected. Only shims of older versions read the first two fields, a deadline and a grace period.
+    The file is written in place, which needs no disk space. It contains two copies of one line, so that a
+    partial write is detected. The line begins with a deadline and a grace period, which only shims of older
+    versions read.
     """
     line = f"inf 0 {renewed_s:.3f}".ljust(63) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -74,7 +75,8 @@ class Fence:
 
     Args:
         path: Path of the lease file.
-        lost_after_s: `Launch.lost_after_s` of the rank, seconds; 0: the rank continues without the broker.
+        lost_after_s: Time without an answer of the broker after which the rank must have ended, seconds;
+            0: no limit.
         grace_s: Seconds between SIGTERM and SIGKILL of the rank; limited to an eighth of `lost_after_s`.
 
     Attributes:

@@ -24,7 +24,7 @@ class Mishaps:
 
     @contextlib.contextmanager
     def set_aside(self, what: str) -> Iterator[None]:
-        """Log an error in the block, and continue. `what` names the failed action in the log."""
+        """Log an error of the `with` block, and continue. `what` names the failed action in the log."""
         try:
             yield
         except Exception as error:

@@ -13,7 +13,8 @@ from typing import Final
 from rlsched.errors import RlschedError
 
 WAIT_S: Final = 1.0
-"""Maximum time to wait for a lookup, seconds. While an earlier lookup has no answer, callers do not wait."""
+"""Maximum time to wait for a lookup, seconds. While an earlier lookup of any name is unanswered, callers
+do not wait."""
 MOST_HANGING: Final = 8
 """Maximum number of threads that wait for the directory service."""
 

@@ -38,7 +38,7 @@ from rlsched_node.processes.steps import (
 
 FORGET_GRACE_S = 5.0
 HARD_KILL_AFTER_S = 5.0
-"""Time after a rank's grace period, seconds, after which the daemon itself kills its processes."""
+"""The daemon itself kills the processes of a rank this time after the rank's grace period, seconds."""
 
 
 class NodeAttempts:
@@ -175,7 +175,7 @@ class NodeAttempts:
             yield from self._acknowledge(attempt)
 
     def running_for_others(self, cluster: str) -> list[LocalRank]:
-        """Return the running ranks of other clusters, without the disowned ranks."""
+        """Return the running ranks of other clusters, without ranks that their broker has disowned."""
         live = (attempt for attempt in self._open.values() if attempt.is_live and not attempt.is_forgotten)
         return [attempt for attempt in live if attempt.key.cluster != cluster]
 
@@ -349,7 +349,7 @@ class NodeAttempts:
             yield HoldClocks(attempt.key, attempt.gpus, mhz)
 
     def _reset_clocks(self, attempt: LocalRank) -> Iterator[Effect]:
-        """Lock an ended attempt's GPUs to the joint clock of its remaining tenants, or unlock them."""
+        """Lock an ended attempt's GPUs to the joint clock of their remaining ranks, or unlock them."""
         others = [one for one in self._tenants(attempt.gpus) if one is not attempt]
         if others:
             attempt.sm_clock_mhz = 0

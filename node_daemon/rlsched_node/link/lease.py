@@ -43,8 +43,9 @@ class Lease:
         return RenewLease(sent_s)
 
     def has_run_out(self, lost_after_s: float, grace_s: float, now_s: float) -> bool:
-        """Return whether a job with this `lost_after_s` must end, because the broker may start it elsewhere.
+        """Return whether a job must end, because the broker has not answered for too long (`fence_times`).
 
-        False if `lost_after_s` is 0.
+        After `lost_after_s` without contact, the broker may start the job elsewhere. False if `lost_after_s`
+        is 0.
         """
         return lost_after_s > 0 and now_s >= self._renewed_s + fence_times(lost_after_s, grace_s)[0]

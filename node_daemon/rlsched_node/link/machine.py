@@ -78,7 +78,8 @@ class NodeMachine:
         attempts: Attempts that an earlier daemon left.
         has_standby: The node has several broker addresses. If one broker refuses the node, the node tries
             the next address.
-        forgets_cluster: The node joins the first broker of another cluster, and ends the jobs that run here.
+        forgets_cluster: If a broker of another cluster answers, join its cluster and end the jobs that run
+            here.
 
     Attributes:
         attempts: Ranks that wait, run or have ended on this node.
@@ -327,7 +328,8 @@ class NodeMachine:
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
         """Join another cluster. Its job IDs denote other jobs, and its epochs are counted separately.
 
-        Unacknowledged ends are kept for the previous broker, unless the node forgets the previous cluster.
+        Reports of ended ranks that the previous broker has not acknowledged are kept for that broker, unless
+        the node forgets the previous cluster.
         """
         self.cluster, self.epoch = welcome.cluster, welcome.epoch
         yield Persist(self.cluster, self.epoch)

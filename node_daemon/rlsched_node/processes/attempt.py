@@ -27,8 +27,8 @@ VANISHED = "vanished"
 EXIT_KILLED = shim.EXIT_KILLED
 """Exit code of a rank that was ended before it started (128 + SIGTERM)."""
 SIMULATED_VARIABLE = "RLSCHED_SIMULATED_WORKLOAD"
-"""Environment variable that names the workload of a job without a named workload, for simulated GPUs in
-tests."""
+"""Environment variable that names a workload for simulated GPUs, in tests. Used only if the job was submitted
+without the name of a workload."""
 
 
 def grace_s_of(launch: Launch) -> float:

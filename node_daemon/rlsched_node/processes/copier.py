@@ -128,7 +128,7 @@ def main(source: str, shim_pid: int) -> int:
 
 
 def _copy(launch: dict[str, Any], source_fd: int, target: str, name: str, watch: ShimWatch) -> str:
-    """Copy until the end of the input, as the job's user. Return the same text as `copy_all`.
+    """Copy until the end of the input, as the job's user. Return the last error; "" if all is written.
 
     Raises:
         OSError: the user's file cannot be opened or closed.

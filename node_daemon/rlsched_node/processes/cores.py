@@ -44,7 +44,7 @@ class Cores:
 
     @property
     def shared_processors(self) -> list[int]:
-        """Processors for the ranks that requested no cores: all without an exclusive rank; if none, all."""
+        """Processors for ranks that requested no cores: all non-exclusive ones; if there are none, all."""
         return sorted(self._cpus - self._taken() or self._cpus)
 
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:

@@ -1,6 +1,6 @@
-"""Memory that jobs can get on GPUs that processes outside the jobs use too, such as a display.
+"""The memory that jobs can get on a GPU if other processes, such as a display, use the GPU too.
 
-The broker places jobs by these figures and journals each change, so small changes are not reported.
+The broker places jobs by this memory and journals each change, so small changes are not reported.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 STEP_MIB, STEP_FRAC = 256, 1 / 64
 """Threshold of a report: in MiB, and as a fraction of the GPU's memory. The larger value applies."""
 LOOKS = 3
-"""Number of consecutive checks that must find a change. When a process ends, the driver frees its memory some
-seconds later."""
+"""A change is reported only after this number of consecutive checks have found it. When a process ends, the
+driver frees its memory some seconds later."""
 
 
 class FreeMemory:
-    """The figures that the broker has, or gets next. Not safe to use from several threads."""
+    """Memory that jobs can get on each GPU, as the broker knows it. Not safe to use from several threads."""
 
     def __init__(self) -> None:
         self._told: dict[int, int] = {}

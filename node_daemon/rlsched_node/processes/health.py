@@ -23,10 +23,10 @@ MAX_OUTPUT_BYTES = 4096
 """Number of bytes that are kept from the end of a check's output."""
 MAX_REASON_CHARACTERS = 200
 FIRST_CHECK_WAIT_S = 5.0
-"""Time without a result of the first check after which the node registers as unhealthy, seconds."""
+"""Maximum wait for the result of the first check, seconds. Then the node registers as unhealthy."""
 NOT_YET = "health check: the first run has not finished yet"
 STUCK_S = 60.0
-"""Time without an answer after which the GPUs are reported as stuck in the driver, seconds."""
+"""The GPUs are reported as stuck in the driver after this time without an answer, seconds."""
 FREE_AGAIN = 1.1
 """Factor by which the free space of a full disk must exceed the required space before the disk is no longer
 full. The margin avoids frequent changes."""

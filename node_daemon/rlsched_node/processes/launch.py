@@ -126,7 +126,7 @@ def rank_environment(
     """Return a rank's environment: variables of the daemon, then of the user and job, then of rlsched.
 
     A later variable replaces an earlier one of the same name. If rlsched starts one process for each GPU
-    (launcher `per-gpu`), the variables of torch.distributed are set as by torchrun, and count processes.
+    (launcher `per-gpu`), the variables of torch.distributed are set as by torchrun: a rank is then a process.
 
     Args:
         launch: The launch order.

@@ -37,7 +37,7 @@ class Leftovers:
     seen: dict[int, int] = field(default_factory=dict)
 
     def record_processes(self) -> None:
-        """Record the processes below the shim, which cannot be identified after it is killed."""
+        """Record the descendants of the shim. They cannot be identified after the shim is killed."""
         seen, below = {}, [self.shim_pid]
         while below:
             for pid in _children(below.pop()):

@@ -1,8 +1,8 @@
 """GPUs out of service: lost or unfit GPUs, and GPUs with memory in use that belongs to no rank.
 
 Such memory belongs to a process that rlsched did not start, or to no process that the driver lists. If a GPU
-has less free memory than a job requested, the broker gets the amount, so that such jobs get another
-GPU. For brokers that do not accept this figure, the GPU is out of service for half a minute.
+has less free memory than a job requested, the node reports the free memory to the broker, so that such jobs
+get another GPU. If the broker does not accept this report, the GPU is out of service for half a minute.
 
 The meter's thread checks the GPUs once a second, and the daemon before each start.
 """
@@ -36,16 +36,17 @@ UNLISTED_MOST_FRAC = 0.10
 """Upper bound of `UNLISTED_MIB` on small GPUs, as a fraction of the GPU's memory. Placement leaves the same
 fraction free on a shared GPU (`rlsched.models.memory.MARGIN_FRAC`)."""
 OUT_AFTER_LOOKS = 30
-"""Number of consecutive checks with unlisted memory above the limit after which a GPU is out of service. The
+"""A GPU goes out of service after this number of consecutive checks with unlisted memory above the limit. The
 driver removes a killed process from the list some seconds before it frees the memory."""
 BACK_AFTER_LOOKS = 3
 """Number of consecutive good checks after which a GPU returns to service."""
 BACK_AFTER_SHORT_LOOKS = 30
-"""Number of checks after which a GPU with too little free memory for a job returns to service for other jobs.
-With enough free memory for that job, `BACK_AFTER_LOOKS` applies."""
+"""Maximum number of checks for which a GPU is out of service because it had too little free memory for a job.
+The GPU returns earlier, after `BACK_AFTER_LOOKS` checks, if it has enough free memory for that job."""
 _UNLISTED, _SHORT = -1, -2
 _VSIZE = 20
-"""Index of `vsize` in the fields of `/proc/PID/stat` from the third on; `vsize` is 0 once memory is freed."""
+"""Index of `vsize` in the fields of `/proc/PID/stat` from the third on. `vsize` is 0 after a process that is
+exiting has freed its memory."""
 
 
 class _Outage(NamedTuple):
@@ -75,9 +76,9 @@ class Outages:
         is_ours: Function that returns whether rlsched started the process with this ID.
 
     Attributes:
-        busy: GPUs that ranks use. `is_read` counts all processes on these GPUs as processes of the ranks,
-            because the processes of a container are children of the container engine. `refuse` checks all
-            GPUs of an order, including these.
+        busy: GPUs that ranks use. Readings of these GPUs (`is_read`) count all processes as processes of the
+            ranks, because the processes of a container are children of the container engine. The check
+            before a start (`refuse`) looks for foreign processes on these GPUs too.
         knows_busy: Whether `busy` has been set. False after the daemon's start, if ranks of an earlier daemon
             may run.
     """
@@ -108,7 +109,7 @@ class Outages:
 
     @property
     def usable_mib(self) -> dict[int, int]:
-        """Memory that jobs can get, MiB, of the GPUs of which other processes use a part."""
+        """By GPU: memory that jobs can get, MiB. GPUs that are not included have no limit."""
         with self._lock:
             return self._memory.usable_mib
 
@@ -238,8 +239,8 @@ class Outages:
             is_told: Whether the broker accepts `usable_mib`.
 
         Raises:
-            LaunchError: a GPU has less free memory. Unless it is shared, `usable_mib` has its free memory
-                from now on, or without `is_told`, it is out of service.
+            LaunchError: a GPU has less free memory. If no other jobs run on these GPUs, `usable_mib` then
+                contains the free memory. Without `is_told`, the GPU goes out of service instead.
         """
         first = None
         for gpu in wanted:
@@ -269,10 +270,11 @@ class Outages:
     def _too_much_unlisted_mib(
         self, gpu: int, reading: GpuReading | None, total_mib: int | None, graphics_mib: Callable[[], int]
     ) -> int:
-        """Return the memory in use by no listed process, MiB, if it was too much in `OUT_AFTER_LOOKS` checks.
+        """Return the memory in use that belongs to no listed process, MiB; 0 if it is not too much.
 
-        Otherwise 0; also if the driver does not report the memory of a process, or if ranks use the GPU,
-        because the driver may not list processes in a container.
+        It is too much if it has exceeded the limit at `OUT_AFTER_LOOKS` consecutive checks. The result is
+        also 0 if the driver does not report the memory of a process, or if ranks use the GPU, because the
+        driver may not list processes in a container.
         """
         looks, unlisted_mib = 0, 0
         if gpu not in self.busy and reading is not None and total_mib and reading.memory_used_mib is not None:

@@ -21,7 +21,7 @@ FASTEST_BYTES_PER_S = 1 << 30
 LOOK_S = (0.05, 10.0)
 CUT = b"\nrlsched: output was dropped here\n"
 MOST_KEPT = 4
-"""Multiple of the limit up to which output that has not been copied yet is kept."""
+"""Output that has not been copied yet is dropped only if the file exceeds this multiple of its size limit."""
 _ALIGN = 1 << 16
 _LINE_BYTES = 96
 _PUNCH_HOLE_KEEP_SIZE = 3
@@ -62,7 +62,7 @@ class OutputBound:
         self.look_at_s = now_s + min(max(wait_s, LOOK_S[0]), LOOK_S[1])
 
     def _drop(self, max_bytes: int, *, is_due: bool) -> None:
-        """Drop the middle part; if `is_due`, also bytes that have not been copied."""
+        """Drop the middle part. Bytes that have not been copied are kept, unless `is_due`."""
         first_end, size = _down(max_bytes // 4), os.fstat(self._fd).st_size
         last_start = _down(size - max_bytes // 2)
         copied = size if self._copied is None or is_due else self._copied()

@@ -14,7 +14,7 @@ import sys
 from types import FrameType
 
 GRACE_S = float(os.environ.get("RLSCHED_GRACE_S", "30"))
-"""Time from SIGTERM to SIGKILL of the other processes when a process fails, seconds: the grace period."""
+"""After one process has failed: time from SIGTERM to SIGKILL for the other processes, seconds."""
 
 
 def main(command: list[str]) -> int:

@@ -65,7 +65,7 @@ DEFAULT_GRACE_S = 30.0
 """Copy of `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records without a grace period."""
 STRAGGLER_GRACE_S = 2.0
 GIVE_UP_S = 5.0
-"""Time after the first SIGKILL, seconds, after which the shim leaves remaining processes to the daemon."""
+"""Maximum time from the first SIGKILL, seconds; then the shim leaves remaining processes to the daemon."""
 KILL_ROUNDS = 10
 """Maximum number of listings of the processes to kill in one call of `kill_all`."""
 LOOK_AT_LIMIT = signal.SIGUSR1
@@ -126,9 +126,9 @@ def start_ticks(pid: int) -> int | None:
 
 
 def kill_all(find: Callable[[], set[int]]) -> int:
-    """SIGKILL processes, also if they fork faster than they are listed. Return how many were listed last.
+    """SIGKILL processes, also if they fork faster than they are listed. Return how many got SIGKILL.
 
-    All listed processes are stopped first, until a listing has no new process.
+    Listed processes are first stopped with SIGSTOP, until a listing has no new process.
 
     Args:
         find: Function that lists the processes, called in each round.
@@ -169,7 +169,7 @@ def become_subreaper() -> bool:
 
 
 def give_up_oom_protection() -> None:
-    """Drop the OOM protection that comes from the daemon, because the job would inherit it."""
+    """Drop the OOM protection that was inherited from the daemon, because the job would inherit it too."""
     with contextlib.suppress(OSError, ValueError):
         if int(records.read(_OOM_SCORE)) < 0:
             records.write(_OOM_SCORE, b"0")
@@ -339,8 +339,8 @@ class ProcessGroup:
     def end_rest(self) -> None:
         """End the processes that a finished command left.
 
-        The grace period is `STRAGGLER_GRACE_S`, or what remains of the rank's if the rank was being ended
-        already.
+        The grace period is `STRAGGLER_GRACE_S`. If the rank was already being ended, the rank's grace period
+        continues instead.
         """
         self.limit_at_s = math.inf
         if not self.reason:
@@ -382,9 +382,10 @@ class ProcessGroup:
             self.kill_at_s = now_s + 0.2
 
     def end_gpu_work(self) -> None:
-        """Under MPS, end the rank's GPU work before the first SIGKILL, which could harm neighbouring ranks.
+        """Under MPS, end the rank's GPU work before the first SIGKILL.
 
-        This takes `TERMINATE_S` at most; with `--lost-after`, half of `Fence.margin_s` at most.
+        SIGKILL during GPU work could harm other ranks on the GPU. This method takes at most
+        `TERMINATE_S`; with `--lost-after`, at most half of `Fence.margin_s`.
         """
         mps, self.mps = self.mps, None
         if mps:
@@ -412,7 +413,7 @@ class ProcessGroup:
             return
 
     def read_kill(self) -> dict[str, Any]:
-        """Return the daemon's order to end the rank; empty if the signal came from another process."""
+        """Return the daemon's order to end the rank; empty if the daemon has written no order."""
         try:
             order = json.loads(records.read("kill"))
         except (OSError, ValueError):
@@ -463,7 +464,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str, bool]:
 
 
 def send_to_daemon(data: bytes) -> None:
-    """Send data to this shim's daemon. If it has exited, the next daemon reads the shim's files instead."""
+    """Send data to the daemon that started this shim. A later daemon reads the shim's files instead."""
     with contextlib.suppress(OSError):
         os.write(PIPE_FD, data)
 

@@ -104,7 +104,7 @@ class Checked:
 class GpusOut:
     """The complete list of the node's GPUs that are out of service now, and the reason for each.
 
-    `usable_mib`: memory that jobs can get, MiB, of the GPUs of which other processes use a part.
+    `usable_mib`: by GPU, the memory that jobs can get, MiB. GPUs that are not included have no limit.
     """
 
     held: list[Holding]
@@ -159,7 +159,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write cluster and epoch to disk, before the effects that follow."""
+    """Write the ID of the cluster and the epoch to disk, before the node performs later effects."""
 
     cluster: str
     epoch: int

@@ -149,21 +149,22 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: Indices of the rank's GPUs on this node.
         lease: Path of the node's lease file; "": the rank continues if no broker answers.
-        lost_after_s: As in `Launch`.
+        lost_after_s: Time without an answer of the broker after which the rank must have ended, seconds;
+            0: no limit.
         max_output_bytes: Maximum output on disk; None: no limit.
         cgroup: Directory of the rank's control group; "": the rank has no control group.
         user: User that runs the command; None: the daemon's own user.
         limits: Resource limits for the rank; absent in records of older daemons.
         setup: Limits that the shim sets on each process of the rank.
         hears_limits: The shim reads a new time limit when it gets SIGUSR1.
-        workload: As in `LocalRank`.
+        workload: Workload that simulated GPUs simulate for the rank; "": unknown.
         grace_s: Seconds between SIGTERM and SIGKILL if the rank ends without an order: at the time limit, or
             because no broker answers.
         mps: MPS control daemon that serves the rank; None: the rank runs without MPS.
-        output: As in `Launch`; see `rlsched_node.processes.streams`.
-        error: As in `Launch`.
-        appends: As in `Launch`.
-        whole_lines: As in `Launch`.
+        output: The user's file for the rank's output; "": no file. See `rlsched_node.processes.streams`.
+        error: The user's file for the rank's standard error; "": the same file as `output`.
+        appends: Append to these files. If False, the files are emptied first.
+        whole_lines: Write only whole lines to these files.
     """
 
     gpus: list[int]
@@ -196,8 +197,8 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
 class AttemptDir:
     """The two directories of one attempt on this node.
 
-    Only exit records are synced to disk. The files of a start need not outlive a reboot, which ends the
-    processes.
+    Only exit records are synced to disk. The files that start a rank need not survive a reboot, because a
+    reboot ends the rank.
 
     Attributes:
         path: The daemon's directory, with the records.
@@ -377,7 +378,7 @@ class AttemptDir:
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove the job's directory, then the records, through which a later call finds it."""
+        """Remove the job's directory, then the records, so that a later call finds an unfinished removal."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 
@@ -399,7 +400,8 @@ class AttemptDir:
 class AttemptStore:
     """All attempts of a node, in `records/` and `attempts/` of its directory.
 
-    Attempts of earlier daemons, whose records are in the job's directory, have links in `records/`.
+    Daemons of older versions stored the records of an attempt in the job's directory. For such attempts,
+    `records/` contains links.
 
     Raises:
         OSError: the directories cannot be created.
@@ -462,11 +464,11 @@ class AttemptStore:
 
 
 _EARLIER = ("launch.json", "pid", "exit", "acknowledged")
-"""Files that earlier daemons stored in the job's directory."""
+"""Records that daemons of older versions stored in the job's directory."""
 
 
 def _is_of_earlier_layout(job_path: Path) -> bool:
-    """Return whether a job's directory has records of an earlier daemon, and belongs to the daemon's user."""
+    """Return whether a job's directory has files of `_EARLIER`, and belongs to the daemon's user."""
     is_ours = job_path.lstat().st_uid == os.geteuid()
     return is_ours and any((job_path / name).exists() for name in _EARLIER)
 

@@ -213,7 +213,7 @@ class Streams:
 
 
 def _is_on_disk(fd: int, start: int, num_bytes: int) -> bool:
-    """Return whether bytes that were read are still in the file: dropped bytes are read as zeros."""
+    """Return whether a range of a file was not dropped. Reading does not show this: it returns zeros."""
     try:
         return not num_bytes or os.lseek(fd, start, os.SEEK_HOLE) >= start + num_bytes
     except OSError as error:

@@ -127,8 +127,8 @@ def node_environment(environ: Mapping[str, str], terms: dict[str, Any], names: l
 def script_environment(environ: Mapping[str, str], terms: dict[str, Any], names: list[str]) -> dict[str, str]:
     """Return the environment of the script.
 
-    Cores are in proportion to GPUs. If the job requested no cores, all nodes are assumed to have as many as
-    this one.
+    The number of a node's cores is in proportion to its GPUs. If the job requested no cores, all nodes are
+    assumed to have as many cores as this node.
     """
     env = node_environment(environ, terms, names)
     gpus: list[int] = terms["gpus"]
@@ -141,7 +141,7 @@ def script_environment(environ: Mapping[str, str], terms: dict[str, Any], names:
 
 
 def slots_of(gpus: Sequence[int], env: Mapping[str, str]) -> list[int]:
-    """Return, for each node, how many tasks the job requested; 1 if it requested no tasks."""
+    """Return the number of tasks that the job requested for each node; 1 if it requested none."""
     num_tasks = int(env.get("SLURM_NTASKS", "0")) or len(gpus)
     return spread(max(num_tasks, len(gpus)), gpus if num_tasks >= len(gpus) else [1] * len(gpus))
 

@@ -13,7 +13,7 @@ OUT, ERR = 1, 2
 
 
 def step_values(environ: Mapping[str, str], step: int) -> dict[str, str]:
-    """Return the texts that replace letters of patterns, by letter: `j` for the job ID, for example.
+    """Return the texts that replace letters in patterns of file names, by letter, such as the job ID for `j`.
 
     Only letters with the same text for all tasks of a step are included.
     """

@@ -162,8 +162,8 @@ def _numbers(option: str, text: str | None, job: Sequence[JobNode]) -> list[int]
 def _size(options: dict[str, Any], allowed: int, actual: int, asked: int) -> tuple[int, int]:
     """Return the number of nodes and the number of tasks of a step.
 
-    The job may have another number of nodes than requested. A step that requests as many nodes as the job
-    requested then uses all nodes of the job, with the same total number of tasks, or one task per node.
+    The job may have more or fewer nodes than it requested. A step that requests the same number as the job,
+    or no number, then uses all nodes. Its total number of tasks is unchanged, except with one task per node.
     """
     nodes = options["nodes"]
     is_as_asked = asked != actual and allowed == actual and nodes in (None, asked)

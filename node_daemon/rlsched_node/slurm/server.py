@@ -94,7 +94,7 @@ class Server:
             self._end_steps()
 
     def _signal(self, script: subprocess.Popen[bytes], number: int) -> None:
-        """Send a signal of the job to the tasks. The script and `srun` get it from the shim."""
+        """Forward a signal from the shim to the tasks. The script and `srun` get the signal from the shim."""
         if number == SIGCHLD:
             self._tasks.reap()
             self._reap_script(script)
@@ -106,7 +106,7 @@ class Server:
             self._tasks.signal_all(SIGCONT)
 
     def _end_steps(self) -> None:
-        """End the steps that outlive the script, with the job's grace period if the job is being ended."""
+        """End the steps that outlive the script. If the job is being ended, use the job's grace period."""
         for step in list(self._steps.values()):
             if step.plan is None:
                 self._refuse(step, "the script has ended")
@@ -352,5 +352,5 @@ class Server:
             self._signal_step(step, SIGKILL)
 
     def _signal_step(self, step: Step, number: int, *, is_once: bool = False) -> None:
-        """Send a signal to the tasks of a step. `is_once`: skip tasks that got one of `ENDING` before."""
+        """Send a signal to the tasks of a step. `is_once`: skip tasks that already got one of `ENDING`."""
         self._send_all(step, {"do": "signal", "step": step.number, "number": number, "once": is_once})

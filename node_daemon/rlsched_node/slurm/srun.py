@@ -267,7 +267,7 @@ def main(words: list[str], environ: dict[str, str]) -> int:
 
 
 def _run_another(words: list[str], environ: dict[str, str]) -> int:
-    """Run Slurm's own `srun`, because this process is not part of a job with steps and only has its PATH."""
+    """Run Slurm's own `srun`: this process has rlsched's `srun` in PATH, but runs in no job with steps."""
     mine = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, "srun")

@@ -21,7 +21,7 @@ Slurm."""
 LOOK_S: Final = 0.05
 """Seconds between two checks for remaining processes of a task."""
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that ask a task to end. Afterwards, its remaining processes are not killed after `LINGER_S`."""
+"""Signals that ask a task to end. Then its remaining processes may run longer than `LINGER_S`."""
 _LOGIN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ"})
 _OF_THE_JOB: Final = ("SLURM", "RLSCHED_", "CUDA_")
 """Prefixes of variables that tasks always get, even if `srun --export` does not name them."""
@@ -109,7 +109,7 @@ class Tasks:
                         task.signal(head["number"])
 
     def signal_all(self, number: int) -> None:
-        """Send a signal of the job to all tasks. A task gets at most one signal of `ENDING`."""
+        """Forward a signal that the job received to all tasks. A task gets only one signal of `ENDING`."""
         for task in self._tasks.values():
             if not (number in ENDING and task.was_signalled):
                 task.signal(number)
