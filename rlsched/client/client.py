@@ -396,7 +396,7 @@ class Client:
 
         Args:
             kind: `user`, `account` or `vc`.
-            name: Name of the party; `default`: all parties of this kind without a limit of their own.
+            name: Name of the user, account or VC; `default`: all of this kind without a limit of their own.
             gpus: Maximum number of GPUs in use at the same time.
             jobs: Maximum number of waiting and running jobs.
             gpu_hours: Maximum number of GPU-hours in a calendar month, UTC.

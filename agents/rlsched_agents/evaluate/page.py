@@ -26,7 +26,7 @@ _POINTS = 120
 
 
 def write_page(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], path: Path) -> None:
-    """Write the page atomically.
+    """Write the page to a file, which is replaced as a whole.
 
     Args:
         report: Comparison of the policies.
