@@ -28,6 +28,8 @@ RULES = {
     "pack": Policy("pack", share={"min_speed": 0.5, "min_gain": 0.5}),
     "gittins": Policy("gittins", predictions="revised"),
 }
+OTHERS = ("learned, all may be preempted", "pack")
+"""Rules that only `make soak` tests."""
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +68,14 @@ def same(one: JobTable, two: JobTable) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned"))
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned", soak=OTHERS))
 def test_at_0_the_rule_decides_by_its_settings(name: str, strategies: dict[str, str]) -> None:
     policy = RULES[name]
     assert same(run(policy), run(policy.with_settings(dials=strategies["still"])))
 
 
 @pytest.mark.parametrize("strategy", quick(("linear", "network"), lambda name: name == "network"))
-@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned"))
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned", soak=OTHERS))
 def test_compiled_equals_one_decision_at_a_time(name: str, strategy: str, strategies: dict[str, str]) -> None:
     policy = RULES[name].with_settings(dials=strategies[strategy])
     compiled = run(policy)

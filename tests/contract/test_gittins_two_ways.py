@@ -68,7 +68,7 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("like", quick(["helios", "philly"], "philly".__eq__))
-@pytest.mark.parametrize("frac", quick([0.0, 0.5, 1.0], lambda frac: frac == 0.5))
+@pytest.mark.parametrize("frac", quick([0.0, 0.5, 1.0], lambda frac: frac == 0.5, soak=(0.0,)))
 def test_compiled_equals_interface_on_synthetic_traces(like: str, frac: float) -> None:
     trace, spec = synthesize(like, jobs=300, load=1.1, gpus=32, seed=7)
     trace, scheduler = with_preemptible(trace, frac), SCHEDULERS["gittins"]

@@ -33,6 +33,8 @@ POLICIES = {
     "quota": Policy("tiresias"),
     "packing": Policy("pack"),
 }
+OTHERS = ("heaps", "index", "packing")
+"""Policies that only `make soak` tests."""
 SECOND_0 = "2026-01-01T05:00Z"
 
 
@@ -71,7 +73,7 @@ def peak_kw(policy: Policy) -> float:
     return table.energy.peak_w / 1000.0
 
 
-@pytest.mark.parametrize("name", quick(POLICIES, lambda name: name in ("tuned", "backfill")))
+@pytest.mark.parametrize("name", quick(POLICIES, lambda name: name in ("tuned", "backfill"), soak=OTHERS))
 def test_limit_that_falls_is_kept_by_compiled_and_by_single_decisions(name: str, tmp_path: Path) -> None:
     policy = POLICIES[name]
     energy = limits(tmp_path, 0.3, (8, 12), 0.95 * peak_kw(policy))
@@ -90,7 +92,7 @@ def test_limit_that_falls_is_kept_by_compiled_and_by_single_decisions(name: str,
     assert not np.isnan(compiled.end_s).any()
 
 
-@pytest.mark.parametrize("name", quick(POLICIES, lambda name: name == "tuned"))
+@pytest.mark.parametrize("name", quick(POLICIES, lambda name: name == "tuned", soak=OTHERS))
 def test_limit_that_is_never_reached_changes_nothing(name: str) -> None:
     policy = POLICIES[name]
     free, limited = run(policy, None), run(policy, EnergySignals(power_limit_kw=1e6))

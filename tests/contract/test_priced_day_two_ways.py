@@ -207,7 +207,9 @@ def simulated(policy: Policy, events: JournalEvents, folder: Path) -> list[tuple
     return [(now_s, action) for now_s, action in found if isinstance(action, Start | Preempt)]
 
 
-@pytest.mark.parametrize("name", quick(POLICIES, QUICK.__contains__))
+@pytest.mark.parametrize(
+    "name", quick(POLICIES, QUICK.__contains__, soak=("only pauses", "window", "percentile"))
+)
 def test_broker_and_simulator_start_and_pause_the_same_jobs_at_the_same_times(
     name: str, tmp_path: Path
 ) -> None:

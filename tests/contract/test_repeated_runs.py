@@ -28,7 +28,7 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("name", quick(POLICIES, "revised".__eq__))
+@pytest.mark.parametrize("name", quick(POLICIES, "revised".__eq__, soak=("reserving", "four")))
 def test_simulator_repeats_the_run_of_a_broker(name: str, tmp_path: Path) -> None:
     policy, trace, rng = POLICIES[name], jobs_of_a_day(JOBS, 9, (1, 3)), np.random.default_rng(2)
 

@@ -75,7 +75,7 @@ def run_rule(like: str, policy: Policy, models: Models | None, rules: RunRules |
     return engine(like, policy, models, rules).run_rule(policy.rule)
 
 
-@pytest.mark.parametrize("like", quick(["helios", "philly"], "helios".__eq__))
+@pytest.mark.parametrize("like", quick(["helios", "philly"], "helios".__eq__, rest=pytest.mark.soak))
 @pytest.mark.parametrize("name", quick(MORE, {"share", "slowdown", "cores", "all"}.__contains__))
 def test_compiled_equals_one_decision_at_a_time(name: str, like: str) -> None:
     policy = MORE[name]

@@ -38,7 +38,10 @@ def trains_in_four_processes(place: Place, command: str) -> str:
         "package",
         "launch",
     ),  # Accelerate and the script for Slurm: below
-    [("torch", "per-gpu -- PYTHON"), ("lightning", "torchrun")],
+    [
+        pytest.param("torch", "per-gpu -- PYTHON", marks=pytest.mark.soak),
+        ("lightning", "torchrun"),
+    ],
 )
 def test_example_trains_on_two_nodes(place: Place, package: str, launch: str) -> None:
     if find_spec(package) is None:
@@ -60,10 +63,10 @@ def test_documented_line_for_accelerate_trains_on_two_nodes(place: Place) -> Non
 @pytest.mark.parametrize(
     ("script", "package"),
     [
-        ("slurm_torchrun.sh", "torch"),
+        pytest.param("slurm_torchrun.sh", "torch", marks=pytest.mark.soak),
         ("slurm_srun.sh", "torch"),
         ("slurm_lightning.sh", "lightning"),
-        ("slurm_accelerate.sh", "accelerate"),
+        pytest.param("slurm_accelerate.sh", "accelerate", marks=pytest.mark.soak),
     ],
 )
 def test_script_for_slurm_trains_on_two_nodes(place: Place, script: str, package: str) -> None:

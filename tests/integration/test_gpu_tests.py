@@ -103,7 +103,11 @@ def test_jobs_under_mps_on_fake_libraries(fakes: dict[str, str], tmp_path: Path)
 @needs_gcc
 @pytest.mark.parametrize(
     ("mode", "neighbour", "killed"),
-    [("", "", ""), ("fault", "mps_neighbour_fault", ""), ("crash", "mps_fault", "mps_fault")],
+    [
+        ("", "", ""),
+        pytest.param("fault", "mps_neighbour_fault", "", marks=pytest.mark.soak),
+        ("crash", "mps_fault", "mps_fault"),
+    ],
 )
 def test_killed_client_of_mps_on_fake_libraries(
     fakes: dict[str, str], tmp_path: Path, mode: str, neighbour: str, killed: str

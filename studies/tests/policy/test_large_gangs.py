@@ -63,7 +63,7 @@ def test_row_is_a_ratio_to_the_same_rule_without_sharing() -> None:
     assert "| `tuned`, no price | 2.000 | 0.500 | 3.000 | 0 | 2.00 | 3 |" in lines
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_short_sequences(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--gpus", "512", "--seeds", "2", "--jobs", "300", "--workloads", "drawn"]
     assert large_gangs.main(words) == 0
