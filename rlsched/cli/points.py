@@ -24,7 +24,8 @@ def points() -> dict[str, EntryPoint]:
 def own_point(verb: str) -> str:
     """Return the entry point of a verb of rlsched, as `MODULE:NAME`; "" if rlsched has no such verb.
 
-    `importlib.metadata` would take a third of the time of `rlsched submit`, so this reads the file itself.
+    `importlib.metadata` would take a third of the time of `rlsched submit`, so this function
+    reads `entry_points.txt` itself.
     """
     for folder in sys.path:
         for name in _names(folder):
@@ -51,7 +52,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _of_group(path: str) -> dict[str, str]:
-    """Return the entry points `rlsched.commands` (`NAME = MODULE:NAME`) of a file as a dict."""
+    """Return the entry points `rlsched.commands` in an `entry_points.txt`: verb -> `MODULE:NAME`."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

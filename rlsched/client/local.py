@@ -276,7 +276,7 @@ class LocalCluster:
         return "up" if here.issuperset(f"n{number}" for number in range(self._num_nodes)) else ""
 
     def _name_others(self, client: Client, announce: Callable[[str], None]) -> None:
-        """Announce drained nodes, and nodes with jobs that only an earlier `rlsched up` started."""
+        """Announce drained nodes, and unreachable nodes that have jobs of an earlier `rlsched up`."""
         for node in client.nodes():
             if node.state == "drained":
                 announce(f"node {node.name} starts no jobs: {node.reason}; see `rlsched nodes`")

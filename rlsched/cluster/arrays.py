@@ -382,7 +382,7 @@ class OrderArrays(NamedTuple):
 
     @property
     def may_change(self) -> bool:
-        """Whether there is a second queue order, which applies from the first preemptible job on."""
+        """Whether there is a second queue order, which replaces the first when a preemptible job arrives."""
         return len(self.code) > 1
 
 
@@ -409,7 +409,7 @@ def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
 
 
 def columns(entries: Records) -> NDArray[Any]:
-    """Return the entries as a plain array. Access to a column by name is then ten times as fast."""
+    """Return a record array as a plain structured array, whose columns are read ten times as fast."""
     return np.ndarray.view(entries, np.ndarray)
 
 
@@ -442,7 +442,7 @@ def empty_state(
     demands: int = 1,
     placement: str = "consolidate",
 ) -> StateArrays:
-    """Return arrays of these sizes, without nodes or jobs.
+    """Return the arrays of a state, with these numbers of entries, which describe no nodes or jobs yet.
 
     The caller fills `node`, `gpu` and `demand`, and then calls `rebuild_index`.
     """

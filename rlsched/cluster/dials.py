@@ -144,9 +144,9 @@ class DialArrays(NamedTuple):
 
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
-    """Return the dials of the partitions `names`: as in `dials` for old partitions, 0 for new partitions.
+    """Return dials for the partitions `names`. A partition in `before` keeps its dials, a new one gets 0.
 
-    `before`: names of the partitions in `dials`.
+    `before`: names of the partitions of `dials`, in order.
     """
     fresh = no_dials(len(names))
     controlled = dials.controller[0] != NO_CONTROLLER
@@ -171,7 +171,7 @@ def hashed_dials(dials: DialArrays) -> bytes:
 
 
 def no_dials(partitions: int) -> DialArrays:
-    """Return the arrays of a policy without a strategy: every dial is 0.
+    """Return the dial arrays of a policy without a strategy: every dial is 0.
 
     There is a row per partition, and at least one row, because jobs can arrive before any node."""
     none = np.zeros((0, 0))

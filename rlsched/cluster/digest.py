@@ -23,13 +23,13 @@ _LESS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 """SplitMix64's constants (Steele, Lea, Flood: «Fast splittable pseudorandom number generators», 2014)."""
 _NOTHING: Final = np.uint64(0)
 _FOLLOWS: Final = frozenset({"key", "head", "placed_in", "own_partition", "shared_partition", "demand"})
-"""Fields of a job that are not in the digest: they follow from other fields, or are positions in arrays."""
+"""Fields of `JOB` that are never in the digest: they follow from other fields, or are positions in arrays."""
 _OF_MODELS: Final = frozenset({"energy_ppm", "unshared", "gpu_need_mib"})
-"""Further fields that are not in the digest if there are no models."""
+"""Fields of `JOB` that are in the digest only if there are models."""
 _BURST: Final = frozenset(
     {"first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s"}
 )
-"""Further fields that are not in the digest if predictions are not revised."""
+"""Fields of `JOB` that are in the digest only if predictions are revised."""
 
 
 @kernel
@@ -42,8 +42,8 @@ def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
 
 
 _LEARNT: Final = ("core_need_milli", "dynamic_ratio")
-"""The last fields of a job, each in the digest only if there are models and the field is not 0. Digests of
-earlier versions thus stay valid.
+"""The last fields of `JOB`. Such a field is in the digest only if there are models and its value is not 0, so
+that digests of earlier versions stay valid.
 """
 
 
@@ -51,7 +51,7 @@ earlier versions thus stay valid.
 def sums(
     s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64], learnt: int
 ) -> tuple[np.uint64, np.uint64]:
-    """Return two sums of hashes: over the live jobs, and over the jobs' positions on GPUs.
+    """Return two sums of hashes: one hash per live job, and one hash per place of a job on a GPU.
 
     Args:
         rows: (J, W) job entries as 64-bit words.

@@ -76,7 +76,7 @@ def _set_root(s: StateArrays, side: int, p: int, c: int, root: int) -> None:
 
 @kernel
 def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
-    """Add a waiting slot, which already has a key, to the heap of its class in partition `p`."""
+    """Add a waiting job, whose slot already has a key, to the heap of its class in partition `p`."""
     c = s.job.demand[slot]
     s.derived.slot.child[slot, side] = -1
     s.derived.slot.next[slot, side] = -1
@@ -90,7 +90,7 @@ def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def leave_class(s: StateArrays, side: int, p: int, slot: int) -> None:
-    """Remove a slot from the heap of waiting slots of its class in partition `p`."""
+    """Remove a waiting job from the heap of its class in partition `p`."""
     c, links = s.job.demand[slot], s.derived.slot
     below = _combine(s, side, links.child[slot, side])
     root = s.derived.class_queue.root[p, c]
@@ -110,7 +110,7 @@ def leave_class(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def join_running(s: StateArrays, p: int, slot: int) -> None:
-    """Add a slot to the list of running slots of its class in partition `p`."""
+    """Add a running job to the list of running jobs of its class in partition `p`."""
     root, links = s.derived.class_queue.running, s.derived.slot
     c = s.job.demand[slot]
     following = root[p, c]
@@ -122,7 +122,7 @@ def join_running(s: StateArrays, p: int, slot: int) -> None:
 
 @kernel
 def leave_running(s: StateArrays, p: int, slot: int) -> None:
-    """Remove a slot from the list of running slots of its class in partition `p`."""
+    """Remove a job from the list of running jobs of its class in partition `p`."""
     links = s.derived.slot
     back, following = links.back_alike[slot], links.next_alike[slot]
     if back >= 0:

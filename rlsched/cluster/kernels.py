@@ -67,7 +67,7 @@ def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def enqueue(s: StateArrays, slot: int, key: float) -> None:
-    """Add a waiting slot (entry of a live job) to the queues of its partitions, which are sorted by key."""
+    """Add the waiting job in a slot to the queues of its partitions, which are sorted by key."""
     s.job.key[slot] = s.derived.slot.key[slot] = key
     if s.job.own_partition[slot] >= 0:
         _insert(s, 0, s.job.own_partition[slot], slot)
@@ -77,7 +77,7 @@ def enqueue(s: StateArrays, slot: int, key: float) -> None:
 
 @kernel
 def dequeue(s: StateArrays, slot: int) -> None:
-    """Remove a slot from the queues."""
+    """Remove the waiting job in a slot from the queues of its partitions."""
     if s.job.own_partition[slot] >= 0:
         _remove(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
@@ -86,7 +86,7 @@ def dequeue(s: StateArrays, slot: int) -> None:
 
 @kernel
 def reorder(s: StateArrays, slot: int, key: float) -> None:
-    """Set a new key of a waiting slot, and move the slot to its new position in the queues."""
+    """Set a new sort key of the waiting job in a slot, and move the job to its new position in the queues."""
     dequeue(s, slot)
     enqueue(s, slot, key)
 
@@ -253,7 +253,7 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
 
 @kernel
 def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
-    """Deduct one place of a job (its cores and memory per GPU) from node `n` (sign 1), or return it (-1).
+    """Deduct a job's cores and memory per GPU (one place) from the free ones of node `n`; sign -1: add them.
 
     Lent cores are not deducted (`rlsched.cluster.loans`).
     """
@@ -286,7 +286,7 @@ def close_node(s: StateArrays, n: int) -> None:
 
 @kernel
 def _open_node(s: StateArrays, n: int) -> None:
-    """Free all GPUs, cores and memory of node `n`, which was allocated to one job."""
+    """Mark all GPUs, cores and memory of node `n` as free; one job has had the whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         s.gpu.free_milli[g] = WHOLE_GPU_MILLI
     _set_free(s, n, s.node.gpus[n])
@@ -316,9 +316,11 @@ def gpus_with(s: StateArrays, slot: int) -> int:
 def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int, share_milli: int) -> int:
     """Allocate these GPUs of partition `p` to the job in a slot; change nothing else.
 
-    `gpus` is grouped by node, and the first group is on `host`. A job without GPUs gets cores and memory of
-    `host`. If the job gets whole nodes, the nodes must be idle, and their other GPUs, cores and memory are
-    withheld. Returns the first GPU and position of the job as a number (`JOB.head`), -1 without GPUs.
+    `gpus` is grouped by node; the first group is on the node `host`. A job without GPUs gets cores and memory
+    of `host`. If the job gets whole nodes, the nodes must be idle, and other jobs get nothing of them.
+
+    Returns the value of `JOB.head`: (first GPU) x MAX_TENANTS + (position among the jobs on this GPU); -1 for
+    a job without GPUs.
     """
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
@@ -503,8 +505,9 @@ def tenants_of(s: StateArrays, g: int) -> int:
 def _share_out(s: StateArrays, g: int, now_s: float) -> None:
     """Give equal shares to all jobs on GPU `g`; these jobs have all their GPUs in common.
 
-    `release` computes the service of an attempt (GPU-seconds) from the last share. This function corrects
-    `attained_gpu_s`: it adds the service so far at the previous share, and deducts it at the new share.
+    At the end of an attempt, `release` computes its GPU-seconds as if the job had always had the last share.
+    This function therefore corrects `attained_gpu_s`, by (attempt's run time so far) x GPUs x (previous share
+    - new share).
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
@@ -546,7 +549,10 @@ def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, no
 
 @kernel
 def release(s: StateArrays, slot: int, now_s: float) -> None:
-    """Free the GPUs of a running slot. The slot is in no list afterwards: call `forget` or `wait_again`."""
+    """Free the GPUs of the running job in a slot, and remove the job from the lists of running jobs.
+
+    The caller then calls `forget` (the job has ended) or `wait_again`.
+    """
     job, share_milli, head = s.job, s.job.share_milli[slot], s.job.head[slot]
     vacate(s, slot, head, job.host[slot], job.placed_in[slot], share_milli)
     if share_milli < s.demand.share_milli[job.demand[slot]]:
@@ -567,7 +573,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def wait_again(s: StateArrays, slot: int) -> None:
-    """Mark a released job as waiting for its next attempt. The slot is in no queue yet: call `enqueue`."""
+    """Mark a released job as waiting for its next attempt. The job is in no queue yet: call `enqueue`."""
     s.job.status[slot] = WAITING
     s.job.start_s[slot] = np.nan
     s.job.attempt[slot] += 1
@@ -578,7 +584,7 @@ def wait_again(s: StateArrays, slot: int) -> None:
 
 @kernel
 def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
-    """Mark waiting slots as ineligible, and remove them from the queues."""
+    """Mark the waiting jobs in these slots as ineligible, and remove the jobs from the queues."""
     for slot in slots:
         dequeue(s, slot)
         s.job.status[slot] = INELIGIBLE
@@ -586,7 +592,7 @@ def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
 
 @kernel
 def defer(s: StateArrays, slot: int) -> None:
-    """Remove a waiting slot from the queues until `undefer` is called."""
+    """Mark the waiting job in a slot as deferred, and remove the job from the queues."""
     dequeue(s, slot)
     s.job.status[slot] = DEFERRED
     s.scratch[0].deferred += 1
@@ -594,7 +600,7 @@ def defer(s: StateArrays, slot: int) -> None:
 
 @kernel
 def undefer(s: StateArrays, slot: int) -> None:
-    """Mark a deferred job as waiting. The slot is in no queue yet: call `enqueue`."""
+    """Mark a deferred job as waiting. The job is in no queue yet: call `enqueue`."""
     s.job.status[slot] = WAITING
     s.scratch[0].deferred -= 1
 

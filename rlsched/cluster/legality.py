@@ -127,10 +127,10 @@ def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
 
 
 def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
-    """Raise an AllocationError if a node lacks this many cores for each of these places.
+    """Raise an AllocationError if node `n` has fewer free cores than `places` x `cpu_milli_each`.
 
-    A job that requested cores must get some: without cores it would never end. If the cluster lends cores,
-    the job gets more than it requested only if these cores are not lent to other jobs.
+    A job that requested cores must get some: without cores it would never end. If the job gets more cores
+    than it requested, cores that are lent to other jobs do not count as free.
     """
     node, job, lends = (
         columns(state.arrays.node),
@@ -243,7 +243,7 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
 def _places_by_node(
     state: ClusterShape, seq: int, gpus: Sequence[int], share_milli: int, node: int
 ) -> dict[int, int]:
-    """Return how many of these places are on each node, by node index, in the order of the GPUs."""
+    """Return a dict: node index -> number of the GPUs in `gpus` on this node; without GPUs, 1 for `node`."""
     if not gpus:
         if not 0 <= node < len(state.node_names):
             raise AllocationError(f"job {seq}: there is no node number {node}")

@@ -34,7 +34,10 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
 
 @kernel
 def highest_clock(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the higher of the chosen and the present SM clock of GPU `g`, at most the GPU's cap."""
+    """Return the higher of the chosen and the present SM clock of GPU `g`, at most its cap.
+
+    The chosen clock is the result of `chosen_clock`.
+    """
     clock = max(chosen_clock(s, g), s.gpu.clock_frac[g])
     return min(clock, cap_on(s, g, urgent_cap, flexible_cap))
 
@@ -50,7 +53,7 @@ def leads(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
-    """Return the highest power above idle that the jobs on GPU `g` draw on all their GPUs at an SM clock, W.
+    """Return the most power that the jobs on GPU `g` can add, with all their GPUs and cores, W.
 
     Args:
         g: First GPU of these jobs. The jobs have the same GPUs.

@@ -269,7 +269,7 @@ class ClusterShape:
         self.arrays = self.arrays._replace(dials=dials)
 
     def clock_by_models(self, models: ModelArrays | None) -> None:
-        """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: all clocks stay at the maximum.
+        """Use `models` only to choose SM clocks (`CLOCKS_ALONE`); None: all clocks stay at the maximum.
 
         The GPU types of the models must be `kind_names`, in this order. Call this method again after a node
         with a new GPU type has joined.
@@ -329,13 +329,15 @@ class ClusterShape:
         return self._limited(n, "usable_mib")
 
     def limit_joins(self, n: int, most_mib: Mapping[int, int | None]) -> None:
-        """Limit which jobs may join the running jobs on GPUs of a node, until a running job on the GPU ends.
+        """Limit the memory of jobs that join the running jobs on GPUs of a node.
+
+        The limit of a GPU applies until one of the jobs on this GPU ends.
 
         Args:
             n: Index of the node.
             most_mib: Largest memory that a joining job may need on each GPU, MiB, by index of the GPU on the
-                node; -1: no job may join; None: no limit. Other GPUs keep their limits. A GPU without jobs
-                gets no limit.
+                node; -1: no job may join; None: no limit. GPUs that are not listed keep their limits. A
+                listed GPU without jobs gets no limit.
         """
         gpu = self.arrays.gpu
         for local, mib in most_mib.items():
@@ -479,8 +481,8 @@ class ClusterShape:
         """Mark the plain demand classes: their jobs can be placed by counts of free GPUs only.
 
         If cores are lent, and jobs on a shared GPU together request more than the GPU's part of the cores, no
-        class that requests cores is plain. A class is not plain either if a GPU has less free memory than its
-        jobs request.
+        class that requests cores is plain. A class is also not plain if its jobs request more free GPU memory
+        than some GPU has.
         """
         demands, nodes = list(self._demands), alike_by_type(list(self._shapes))
         self.arrays.demand.plain[: len(demands)] = plain_demands(demands, nodes)

@@ -126,7 +126,11 @@ class _FileNodes(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
     mig: tuple[str, ...] = ()
 
     def group(self) -> NodeGroup:
-        """Return the group of these nodes. Raises a ClusterSpecError as `NodeGroup.sliced` does."""
+        """Return the nodes of this table as a group.
+
+        Raises:
+            ClusterSpecError: the GPU type cannot have the MIG slices in `mig`.
+        """
         known = {name: getattr(self, name) for name in _Nodes.__struct_fields__}
         return NodeGroup.sliced(self.mig, **known) if self.mig else NodeGroup(**known)
 

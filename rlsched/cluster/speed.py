@@ -1,5 +1,8 @@
 """Compiled speed of a job in a state, given its clock, sharing, GPU type, nodes and cores.
 
+The *rate* of a job is the speed of its progress: at a rate of 1, an attempt lasts the stated run time. The
+*full speed* of a job on a GPU type is its speed without co-tenants, at full clock and with enough cores.
+
 Decisions predict speeds with these functions. The simulator computes the actual speeds with them, and adds
 the part that no model explains (`sharing.pair_noise`).
 """
@@ -108,7 +111,7 @@ def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
 def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
     """Return the fraction of full speed that the requested cores allow on the job's reference GPU type.
 
-    The stated run time refers to this type; if the submission names no such type, it is `kind`.
+    The stated run time refers to the reference type. If a submission names none, `kind` is used instead.
     """
     reference = s.job.reference_kind[slot]
     return asked_feed(s, slot, kind if reference < 0 else reference)
@@ -174,7 +177,7 @@ def class_of(s: StateArrays, g: int) -> int:
 
 @kernel
 def chosen_clock(s: StateArrays, g: int) -> float:
-    """Return the highest SM clock that was chosen for a job on GPU `g`, as a fraction of the maximum."""
+    """Return the highest of the SM clocks chosen for the jobs on GPU `g`, as a fraction of the maximum."""
     clock = 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -264,7 +267,7 @@ def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
 
 @kernel
 def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Return the rate of a job relative to its solo rate at this SM clock with enough cores, at most 1."""
+    """Return `rate` / (the job's rate without co-tenants at this clock, with enough cores), at most 1."""
     alone = gpu_rate(s, slot, kind, clock, 1.0, 1, 1)
     return min(use_of_gpus(s, slot, kind, rate) / alone, 1.0)
 
@@ -289,13 +292,16 @@ def at_clock_w(s: StateArrays, slot: int, kind: int, clock: float, busy: float) 
 
 @kernel
 def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Return the power that a job of this rate adds to each of its GPUs (type `kind`) at an SM clock, W."""
+    """Return the power that a job adds to each of its GPUs (type `kind`) if it runs at `rate`, W.
+
+    `clock`: SM clock of the GPUs, fraction of the maximum.
+    """
     return at_clock_w(s, slot, kind, clock, busy_frac(s, slot, kind, clock, rate))
 
 
 @kernel
 def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Return the fraction of time in which the processes of a job of this rate keep a GPU busy.
+    """Return the fraction of time in which the processes of a job keep a GPU busy, at the rate `rate`.
 
     The fraction is the catalogue's solo utilisation, reduced if too few cores, co-tenants or more nodes slow
     the job down. The fraction ignores that the GPU is idle for a smaller part of the time at a lower clock.
@@ -306,7 +312,7 @@ def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float
 
 @kernel
 def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Return the CPU cores per GPU that a job of this rate keeps busy; 0 if it requested no cores.
+    """Return the CPU cores per GPU that a job keeps busy at the rate `rate`; 0 if it requested no cores.
 
     A job without GPUs keeps all its cores busy.
     """

@@ -22,7 +22,7 @@ from rlsched.compile.compiling import COMPILING
 Piece = Callable[[], object]
 """A function that compiles something; its return value is ignored."""
 MOST_PROCESSES: Final = 8
-"""Maximum number of processes; each needs about 300 MiB of memory."""
+"""Maximum number of processes that compile in advance; each needs about 300 MiB of memory."""
 _EndOfChild = (EOFError, OSError)
 
 
@@ -112,7 +112,7 @@ class _CompilerProcess:
 
 
 def _compile(parent: Connection) -> None:
-    """Compile the pieces that the parent process sends, until the parent exits."""
+    """Main function of a child process: run each piece (compile function) that the parent sends."""
     _end_with_parent()
     COMPILING.hand_on = parent.send
     with suppress(*_EndOfChild):

@@ -170,9 +170,9 @@ class Compiling:
         self._write(f"{_CLEAR}{text}" if rewrites else f"{text}\n")
 
     def _rewrites(self) -> bool:
-        """Return whether a line can be rewritten: on a terminal, while stderr is not replaced.
+        """Return whether the progress line can be rewritten in place.
 
-        `rich` replaces stderr while it shows bars.
+        It cannot if stderr is not a terminal, or while `rich` replaces stderr to show progress bars.
         """
         return (self._stream or sys.stderr).isatty() and (
             self._stream is not None or sys.stderr is sys.__stderr__

@@ -1,4 +1,4 @@
-"""Defines the decorator `kernel`: numba's njit, compiled in two parts and cached by `kernel_cache`."""
+"""Defines the decorator `kernel`: numba's njit, with a separate entry for Python and a cache on disk."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Kernel:
         return cast("Callable[..., Any]", entry.overloads[wanted].entry_point)
 
     def _remember(self, args: tuple[Any, ...], latest: _Latest) -> None:
-        """Store the compiled function of this call for calls with this state object and the same types."""
+        """Store the compiled function for `args`: calls with the same state and equal types use it."""
         others = args[1:]
         if not all(map(_shows_its_type, others)):
             return
@@ -172,7 +172,7 @@ def _look(one: Any) -> object:
 
 
 def _shows_its_type(one: Any) -> bool:
-    """Return whether the key from `_look` identifies the numba type: for numbers, arrays, tuples of them."""
+    """Return whether `_look(one)` identifies the numba type: True for numbers, arrays, and tuples of them."""
     if isinstance(one, tuple):
         return all(map(_shows_its_type, one))
     return type(one) in _NUMBERS or type(one) in _ARRAYS
@@ -258,9 +258,9 @@ class CompileTime:
 
 
 def compile_time(name: str) -> Any:
-    """Return an open name (`CompileTime`).
+    """Return an open name: a global name of kernels that gets its value later (`CompileTime`).
 
-    `specialise` gives the name a value. Branches that this value excludes are not compiled.
+    `specialise` sets the value. Branches that this value excludes are not compiled.
     """
     return CompileTime(name)
 
@@ -330,7 +330,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
 
 
 def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
-    """Return `names` and, if the value of a name is a kernel, also the open names of this kernel."""
+    """Return the open names `names`; if the value of one is a kernel, also the open names of this kernel."""
     needed, left = set(names), list(names)
     while left:
         value = bound.get(left.pop())

@@ -1,4 +1,4 @@
-"""Random draws that depend only on a seed, a decision's index and the index of a stream (`half`)."""
+"""Random draws. Each depends only on a seed, the index of a decision, and the index of a random stream."""
 
 from __future__ import annotations
 

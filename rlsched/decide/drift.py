@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SLACK: Final = 0.1
 """The range of each column is widened on both sides by this fraction of its width."""
 TOLERANCE: Final = 1e-5
-"""The range is also widened on both sides by this amount, for float32 errors and for constant columns."""
+"""Each range is also widened on both sides by this amount, for float32 errors and for constant columns."""
 BEGIN_FRAC: Final = 0.5
 """Drift begins when a column is outside its range in more than this fraction of the recent inputs (looks)."""
 END_FRAC: Final = 0.25
@@ -148,7 +148,7 @@ class DriftWatch:
     def outside(self, most: int = 10) -> list[ColumnOutOfRange]:
         """Return the columns that were outside their ranges in recent looks, at most `most`.
 
-        The column that was outside most often comes first; `only_warns` columns come last.
+        The column that was outside most often comes first. Columns that cause no drift come last.
         """
         looks = min(max(self.looks, 1), len(self._outside))
         order = np.lexsort((-self._counts, ~self._varies))[:most]
@@ -167,7 +167,7 @@ class DriftWatch:
 
     @property
     def in_words(self) -> str:
-        """Text about the column that was outside most often, without `only_warns` columns; "": none."""
+        """Text about the column that was most often outside its range and can cause drift; "": none."""
         return next((one.in_words for one in self.outside(1) if not one.only_warns), "")
 
 
@@ -177,8 +177,9 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         note: Reason why drift cannot be detected; "" if it can be detected.
         active: Whether there is drift; the fallback then decides in place of the policy.
-        looks: Number of looks so far. The fractions in `outside` refer only to the latest looks.
-        outside: Columns that were outside their training ranges in recent looks, from `DriftWatch.outside`.
+        looks: Number of inputs (looks) so far. The fractions in `outside` refer only to the latest ones.
+        outside: Columns that were outside their training ranges in recent inputs, as in
+            `DriftWatch.outside`.
         settings_refused: How often dials were set to 0 because the strategy raised an exception or returned
             values that are not numbers.
     """

@@ -178,9 +178,9 @@ def _usable(s: StateArrays, n: int) -> int:
 
 @kernel
 def _note_hosts(s: StateArrays) -> None:
-    """Find for each GPU type the node that can run jobs soonest (`_usable`).
+    """Store for each GPU type the node that can run jobs soonest (`_usable`) in `scratch.hosts`.
 
-    Of equal nodes, a node with a fixed clock is preferred.
+    Of nodes that are equal in this respect, a node with a fixed clock is preferred.
     """
     usable, hosts = s.scratch[0].usable, s.scratch[0].hosts
     usable[:] = -1

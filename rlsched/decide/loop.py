@@ -64,7 +64,7 @@ def decide_all(
 
 
 def _keep_limit(state: ClusterState, scheduler: Scheduler, now_s: float) -> None:
-    """Defer jobs and set the caps of clocks, if the scheduler does not keep a power limit itself."""
+    """Keep the power limit by deferring jobs and capping clocks, unless the scheduler does it itself."""
     if state.is_limited and not scheduler.keeps_limit():
         for_state(defer_jobs, state)(state.arrays, NO_PRICE, False, now_s)
 

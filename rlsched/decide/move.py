@@ -47,7 +47,7 @@ def start_of(slot: int, share_with: int) -> Move:
 
 @kernel
 def placed(move: Move, place: int) -> Move:
-    """Return a start on free GPUs with the node `place`; return any other move unchanged."""
+    """If a move starts a job on free GPUs, return it with the node `place`; else return it unchanged."""
     if move.start < 0 or move.share_with >= 0:
         return move
     return Move(move.preempt, move.start, move.share_with, move.for_job, place, move.clock)

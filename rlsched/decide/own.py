@@ -77,7 +77,7 @@ def decides_itself(rule: str) -> bool:
 
 
 def loaded(rule: str) -> Any:
-    """Return the object that a rule names: the module of the file, or an object in the module.
+    """Load the user-defined policy that `rule` names: the module of `FILE.py`, or the object NAME in it.
 
     Raises:
         InputError: the file does not exist, cannot be run, or does not define the name.

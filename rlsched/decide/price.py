@@ -60,9 +60,9 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the argument `slope` of `slack_frac` for a waiting job.
 
-    For a preemptible job, the result is at least the slope for pauses, so that the job does not start only to
-    be paused immediately. The slope for pauses is the setting `pause`. Once the job has run, the dial `pause`
-    is added.
+    For a preemptible job, the result is at least the slope that pauses running jobs, so that the job does not
+    start only to be paused immediately. This slope is the setting `pause`; after the first attempt, plus the
+    dial `pause`.
     """
     job, dial = s.job, s.dials.dial[partition_of(s, slot)]
     slope = o.defer
@@ -93,7 +93,7 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
     A job waits for a lower price until it has used the permitted fraction of its slack, or until its cheapest
     window begins (`rlsched.decide.window`). A job waits for power until it can start without exceeding the
     power limit (`rlsched.decide.limit`). Sets `scratch.defer_s` to the first time at which a deferral ends
-    without an event, or to infinity. `preempts`: whether jobs may be preempted.
+    even if nothing else happens; infinite: never. `preempts`: whether jobs may be preempted.
     """
     scratch, next_s = s.scratch[0], np.inf
     if MODELLED and s.config[0].limited:
@@ -167,7 +167,7 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s
 
 @kernel
 def review_s(s: StateArrays, o: PriceOptions) -> float:
-    """Return the next time, s, to check deferrals and pauses without an event; infinite: never.
+    """Return the time, s, at which to check deferrals and pauses even if no event occurs; infinite: never.
 
     The result is the next change of the price or the limit, or the end of a deferral if that is earlier
     (`scratch.defer_s`). It is infinite if no job is deferred or may pause, and there is no power limit.

@@ -214,11 +214,14 @@ class Predictions:
     # ---- fits by another process --------------------------------------------------------------------
 
     def fit_due(self) -> bool:
-        """Return whether boosting needs a new fit and no fit is in progress."""
+        """Return whether the boosting expert must be fitted again, and no fit is in progress."""
         return self._predictor is not None and self._fitting is None and self._predictor.fit_due()
 
     def training(self, now_s: float) -> TrainingSet:
-        """Return the training data for a fit. The caller must call `install` or `fit_failed` afterwards."""
+        """Begin a fit of the boosting expert: return its training data.
+
+        The caller must call `install` or `fit_failed` after the fit.
+        """
         assert self._predictor is not None
         self._fitting = self._predictor.num_ended
         return self._predictor.training(now_s)

@@ -215,7 +215,10 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def review_quotas(self, now_s: float) -> None:
-        """Update which jobs are eligible, after a month has begun or GPU-hours may be used up."""
+        """Update which waiting jobs are eligible, for the parties whose review is due at `now_s`.
+
+        A review is due when a new month begins, or when a party may have used up its GPU-hours.
+        """
         now_ms = round(now_s * 1000)
         for party in [party for party, due_ms in self._timed.items() if due_ms <= now_ms]:
             self._look_at(party, now_s)
@@ -388,7 +391,7 @@ class QuotaTable:
             party.jobs -= 1
 
     def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """Change the held and charged GPUs of a group's parties by these amounts, thousandths of a GPU."""
+        """Add `held_milli` and `charged_milli` to the values of each party of a group."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False
@@ -402,7 +405,7 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def _look_at(self, party: Party, now_s: float) -> None:
-        """Update the eligibility of the waiting jobs of a party, and plan the party's next review."""
+        """Review a party: update which of its waiting jobs are eligible, and set the next review."""
         for group in self._waiting.get(party, ()):
             barred = self._has_no_room(group, now_s)
             if barred != group.barred:
@@ -430,7 +433,7 @@ class QuotaTable:
         return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
 
     def _plan(self, party: Party, now_s: float) -> None:
-        """Plan the review of a party at the time when its GPU-hours are used up or a new month begins."""
+        """Set the next review of a party: when its GPU-hours are used up or a new month begins."""
         if party.quota.gpu_hours is None and party not in self._timed:
             return
         if party.quota.gpu_hours is None or not self._waiting.get(party):

@@ -203,7 +203,7 @@ class Heads(dict[int, Head]):
     """The `Head` of each array, by the array's job number, while a journal is read from its beginning."""
 
     def note(self, entry: Entry) -> None:
-        """Apply an entry that submits or changes an array; ignore other entries."""
+        """Apply a journal entry if it submits or changes an array; ignore any other entry."""
         if isinstance(entry, JobSubmitted) and entry.tasks:
             self[entry.job] = Head(entry)
         elif isinstance(entry, JobUpdated) and entry.job in self:

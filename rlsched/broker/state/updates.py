@@ -45,7 +45,7 @@ def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
 
 
 def difference(before: JobSubmitted, now: JobSubmitted) -> JobUpdated | None:
-    """Return the changes from `before` to `now`, without dependencies; None if nothing changed."""
+    """Return the settings in which two versions of a submission differ, except dependencies; None: none."""
     found = {
         name: getattr(now, name)
         for name in CHANGEABLE
@@ -78,7 +78,8 @@ def change_ledger(
         spec: The submission after the change; None for an array.
         entry: The change.
         now_s: Time of the change, Unix seconds.
-        learnt_gpu_mib, `alone`: As in `sharing_of`.
+        learnt_gpu_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
+        `alone`: True if the job must not share GPUs, even if its submission permits it.
     """
     gates.update_gates(seq, entry, now_s)
     if seq < 0:

@@ -357,7 +357,7 @@ def broker(
 
 
 def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
-    """Return an instance of `kind` with fields from `settings`, and from the options with equal names."""
+    """Return a `kind` with the fields in `settings`; other fields come from the options of the same name."""
     return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 

@@ -158,7 +158,7 @@ _NODES: Final = {
 def node_lines(nodes: list[NodeInfo], width: int | None, num_registered: int = 0) -> list[Text]:
     """Return a table of nodes; columns that are empty for all nodes are left out.
 
-    `num_registered`: number of nodes from which `nodes` were selected.
+    `num_registered`: number of all registered nodes, for the message if `nodes` is empty.
     """
     if not nodes and num_registered:
         return [Text(f"no such node; `rlsched nodes` lists {count(num_registered, 'node')}")]

@@ -186,7 +186,9 @@ def piped_script(command: click.Command) -> Script | None:
 
 
 def _script(runs: list[str], where: str, text: str, command: click.Command) -> Script:
-    """Return the `Script` of a text. `runs`: its `command`. `where`: name of the text in errors.
+    """Parse the text of a job script.
+
+    `runs`: the command that runs the script. `where`: name of the text in error messages.
 
     Raises:
         InputError: a directive is invalid as in `directives`.
@@ -202,7 +204,7 @@ def _script(runs: list[str], where: str, text: str, command: click.Command) -> S
 
 
 def _slurms(runs: list[str], text: str, *, is_slurms: bool) -> Script:
-    """Return the `Script` of a text without parsing directives. `runs`: its `command`."""
+    """Parse a job script without its directives. `runs`: the command that runs the script."""
     lines = text.splitlines()
     reads_variables = re.search(_VARIABLES, text) is not None
     return Script(

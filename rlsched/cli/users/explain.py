@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from rlsched.decisions.reading import StoreReader
 
 DEFAULT_HOURS: Final = 24.0
-"""Default of `--hours`, hours. Most jobs that wait at a decision start within this time."""
+"""Default of `--hours`: time after a decision that `--instead` simulates, hours. Most jobs that wait at the
+decision start within this time.
+"""
 
 
 @click.command()

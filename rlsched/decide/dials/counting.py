@@ -42,7 +42,7 @@ def reset_dials(s: StateArrays) -> None:
 
 @kernel
 def fade(s: StateArrays, p: int, now_s: float) -> None:
-    """Reduce the decaying counts of arrivals in partition `p` to their values at `now_s`."""
+    """Let the counts of arrivals in partition `p`, which decay exponentially, decay until `now_s`."""
     c = s.dials.counted[p]
     for k in range(_SPANS):
         left = math.exp(-(now_s - c.noted_s) / SPANS_S[k])
@@ -93,7 +93,11 @@ def _exact_log(time_s: float) -> float:
 
 @kernel
 def join_ends(s: StateArrays, p: int) -> None:
-    """Add the sums over the jobs that ended at the latest instant to the decaying sums over earlier jobs."""
+    """Add the latest jobs to the decaying sums over finished jobs.
+
+    The latest jobs are all jobs that ended at the last instant at which a job ended. Their sums are separate
+    until this call.
+    """
     c = s.dials.counted[p]
     left = (1.0 - 1.0 / REMEMBERED_ENDS) ** c.ended[1]
     c.ended[0] = c.ended[0] * left + c.ended[1]

@@ -23,19 +23,21 @@ from rlsched.compile.jit import kernel
 SIBLING_GAP_S: Final = 300.0
 """Maximum time, seconds, between the submissions of two successive jobs of one burst."""
 FIRST_SHARE: Final = 0.5
-"""Assumed fraction of an error's variance that is common to a burst, before any job has ended."""
+"""Assumed fraction of the variance of a prediction error that belongs to the single job. The rest is common
+to all jobs of its burst. Finished jobs correct the fraction.
+"""
 FIRST_COUNT: Final = 2.0
-"""Weight of the assumed variances: they count as much as the errors of this number of finished jobs."""
+"""Number of finished jobs whose prediction errors weigh as much as the assumed variances."""
 KEPT: Final = 0.999
-"""Factor by which each finished job reduces the weights of all jobs that finished before it."""
+"""Factor by which each finished job reduces the weights of earlier jobs in the learned variances."""
 _MOST_OWN: Final = 0.95
 SHIFT_STEP: Final = 0.1
-"""E[u] (`expected_shift`) is rounded to multiples of this, so that small changes do not re-sort a queue."""
+"""E[u], the common error of a burst, is rounded to multiples of this, so that queues are rarely re-sorted."""
 FIRST_AGE_FRAC: Final = 0.5
 LEAST_S: Final = 60.0
 AGE_STEP: Final = 2.0
-"""Ratio of successive age steps: the ages at which a running job is checked. The first step is half of the
-job's prediction, but at least 30 s.
+"""Ratio of successive *age steps*. An age step is an age (run time so far) of a running job at which the
+predictions of its burst are revised. The first step is half of the job's prediction, but at least 30 s.
 """
 _LEAST_SPREAD: Final = 0.1
 _REACH: Final = 4.5
@@ -51,7 +53,7 @@ def _age_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def heard_age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the last age step that a running job has reached, seconds; 0: it has not reached the first."""
+    """Return the last age step (`AGE_STEP`) that a running job has reached, seconds; 0: none."""
     age_s = _age_s(s, slot, now_s)
     step_s = FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
     if age_s < step_s:
@@ -63,7 +65,7 @@ def heard_age_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the time at which a running job reaches its next age step."""
+    """Return the time at which a running job reaches its next age step (`AGE_STEP`)."""
     heard_s = heard_age_s(s, slot, now_s)
     step_s = (
         heard_s * AGE_STEP if heard_s > 0.0 else FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
@@ -190,7 +192,7 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
 
 @kernel
 def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
-    """Set the time of the next age check of the burst's running jobs that are due for a check.
+    """For each running job of a burst that has reached an age step, set the time of its next step.
 
     Returns the slot of a waiting job of the same burst, -1 if none waits.
     """
@@ -207,6 +209,6 @@ def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
 
 @kernel
 def begin_to_look(s: StateArrays, slot: int, now_s: float) -> None:
-    """Set the time of the first age check of a job whose attempt begins now."""
+    """Set the time at which a job, whose attempt begins now, reaches its next age step (`AGE_STEP`)."""
     s.job.look_s[slot] = _next_look_s(s, slot, now_s)
     s.scratch[0].look_s = min(s.scratch[0].look_s, s.job.look_s[slot])

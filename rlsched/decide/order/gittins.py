@@ -151,7 +151,7 @@ def _is_young(first_age_s: float, age: float) -> bool:
 
 @kernel
 def _steps(first_age_s: float, age_step: float, age: float) -> float:
-    """Return how many age steps after the first an age has reached, with a tolerance for rounded times."""
+    """Return the index of the last age step that an age has reached, from 0; rounded times are tolerated."""
     return np.floor(math.log(age / first_age_s) / math.log(age_step) + 1e-9)
 
 

@@ -42,7 +42,7 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def _let_preempt(s: StateArrays, now_s: float) -> None:
-    """Allow preemption from now on: sort the queue by the preemption index, and end reservations."""
+    """Allow preemption from now on: sort the queue by the second order (the index), and end reservations."""
     s.config[0].preempts, s.config[0].reserve_after_s = 1, np.inf
     s.order.code[0] = s.order.code[1]
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
@@ -90,9 +90,10 @@ def undefer(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """Count a job that has ended and released its GPUs, and revise the predictions of its burst.
+    """Count an ended job as input for the dials, and revise the predictions of waiting jobs in its burst.
 
-    The slot of the job must not be emptied yet. `run_s`: run time of the job in all attempts, seconds.
+    The job must have released its GPUs, but its slot must not be emptied yet. `run_s`: run time of the job in
+    all attempts, seconds.
     """
     if s.dials.controller[0] != NO_CONTROLLER:
         note_end(s, slot, run_s, now_s)
@@ -115,7 +116,7 @@ def _learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
 @kernel
 def _hear_ages(s: StateArrays, now_s: float) -> None:
-    """Revise the predictions of waiting jobs if running jobs of their burst have reached a new age step."""
+    """Revise the predictions of waiting jobs if running jobs of their burst have reached an age step."""
     if s.scratch[0].look_s > now_s:
         return
     next_s = np.inf

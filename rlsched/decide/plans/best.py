@@ -182,10 +182,10 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Return whether a waiting job cannot share GPUs in partition `p` because the job `other` cannot.
+    """Return whether a waiting job cannot share GPUs, given that the waiting job `other` cannot.
 
-    True if both jobs have the same request and workload, and the least gain (`Gate`) for the waiting job is
-    not lower than for `other`.
+    True if both jobs have the same request and workload, and the least gain (`Gate`) that this job needs is
+    not lower than the gain that `other` needs.
     """
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:

@@ -230,7 +230,7 @@ def later_worth(
 ) -> float:
     """Return the worth of the plan *later* to a job: to wait for better GPUs of one node.
 
-    Returns 0 if this worth is at most `above`, and for a gang of several nodes. The worth is (worth of the
+    Returns 0 if this worth is at most `above`, or if the job needs several nodes. The worth is (worth of the
     GPUs) x (run time) / (run time + `o.later` x wait): jobs rarely end as predicted, and other jobs wait too.
     `ends_s`: result of `ends_by_gpu`.
     """

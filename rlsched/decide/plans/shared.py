@@ -168,7 +168,10 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return the plan with these speeds. It is not allowed if `slowest`, the worth or the gain is too low."""
+    """Return a plan on shared GPUs; its speeds (`own`, `gain`, `slowest`) are given.
+
+    The plan is not allowed if `slowest`, its worth or its gain is too low.
+    """
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain

@@ -72,7 +72,9 @@ def model_file(checkpoint: str | Path) -> Path:
 
 
 def opened(checkpoint: str | Path) -> tuple[Path, io.BytesIO | None]:
-    """Return (path of a model, None); for inline content, (name for messages, content).
+    """Return (path of the model file, None) for a setting `checkpoint`.
+
+    If the setting contains the model itself, return (name for messages, the zip).
 
     Raises:
         CheckpointError: the content is damaged.

@@ -88,7 +88,7 @@ def _of_job(job: JobInfo, marks: Marks) -> Text:
 
 
 def _counted(signs: Sequence[Text]) -> Text:
-    """Return each different character once, followed by its number of GPUs: `a12 b4 ·16`."""
+    """Return each different character of a node's bar once, with its number of GPUs: `a12 b4 ·16`."""
     found: dict[str, tuple[Text, int]] = {}
     for sign in signs:
         found[sign.plain] = (sign, found.get(sign.plain, (sign, 0))[1] + 1)
