@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class no_garbage:  # noqa: N801 - used as a function, as the context managers of `contextlib` are
-    """Context manager that pauses the collector, whose scans of all objects can take most of the run time."""
+    """Context manager that pauses the garbage collector: its scans can take most of the run time."""
 
     def __enter__(self) -> None:
         self._was = gc.isenabled()
@@ -27,7 +27,7 @@ class no_garbage:  # noqa: N801 - used as a function, as the context managers of
 
 
 def imported(module: str) -> ModuleType:
-    """Import a module with the collector paused, and exclude all present objects from later collections.
+    """Import a module with the garbage collector paused, and exclude all present objects from later scans.
 
     Modules live as long as the process, so scans of their objects are useless. Without the pause, the
     collector takes a sixth of the CPU time of `rlsched submit`.

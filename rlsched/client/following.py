@@ -173,7 +173,7 @@ class _RankOutput:
         self._offset = 0
         self._line = b""
         self.unread = ""
-        """Reason why the last piece could not be read; "" if it was read."""
+        """Reason why the last piece of the output could not be read; "" if it was read."""
 
     def new(self, client: AsksBroker, job: int, attempt: int) -> Iterator[bytes]:
         """Yield new output; if the job has several ranks, buffer an incomplete last line."""

@@ -21,7 +21,7 @@ def _within(places: int, each: int, available: int) -> int:
 def will_do(s: StateArrays, c: int, n: int) -> bool:
     """Return whether class `c` accepts the GPU type of node `n`.
 
-    For a class without GPUs, return whether the cores of the node and of the request are known.
+    A class without GPUs accepts a node if its jobs request cores and the cores of the node are known.
     """
     d = s.demand
     if d.gpus[c] == 0:

@@ -33,7 +33,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> int:
-    """Return the GPU of node `n` that the rule chooses for a share of class `c`, -1 if no GPU has room."""
+    """Return the GPU of node `n` of which a job of class `c` gets a share; -1: no GPU has room."""
     rule, share = s.config[0].placement, s.demand.share_milli[c]
     if rule in (WORST_FIT, SPREAD):
         return loosest_gpu(s, n, share)
@@ -50,7 +50,7 @@ def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -
 
 @kernel
 def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[float, float]:
-    """Return (cost, second cost for ties) of placing a job of class `c` on node `n`, where it fits."""
+    """Return (cost, second cost for ties) of placing a job of class `c`, which must fit, on node `n`."""
     rule, d = s.config[0].placement, s.demand
     sign = -1.0 if rule in (WORST_FIT, SPREAD) else 1.0
     if d.gpus[c] == 0:

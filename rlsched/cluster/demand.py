@@ -122,7 +122,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus == 0 or not is_slice(gpu_type) or (self.gpus == 1 and self.whole)
 
     def modest(self, cpu_milli: float, memory_mib: float) -> bool:
-        """Return whether the job requests at most these cores (thousandths) and this memory per whole GPU."""
+        """Return whether the job requests at most `cpu_milli` and `memory_mib` per whole GPU.
+
+        For a share of a GPU, the limits are this fraction of both. False for a job without GPUs.
+        `cpu_milli`: CPU cores, thousandths.
+        """
         if not self.gpus:
             return False
         frac = self.share_milli / WHOLE_GPU_MILLI

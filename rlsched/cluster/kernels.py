@@ -152,7 +152,7 @@ def add_job(
 
 @kernel
 def rank_job(s: StateArrays, slot: int, level: int, ln_weight: float) -> None:
-    """Set the priority level of a job, and the natural logarithm of the job's weight in the order."""
+    """Set the priority level of a job, and the natural logarithm of its weight in the queue order."""
     s.job.level[slot], s.job.ln_weight[slot] = level, ln_weight
 
 

@@ -24,9 +24,11 @@ from rlsched.cluster.kernels import queue_position
 from rlsched.compile.jit import array_kernel, kernel
 
 BY_RULE: Final = -1
-"""Value of `node` in `choose`: the placement rule chooses, on preferred GPU types if the job fits there."""
+"""Value of `node` in `choose`: the placement rule chooses the node, of a preferred GPU type if the job fits
+there.
+"""
 NO_PREFERENCE: Final = -2
-"""Value of `node` in `choose`: the placement rule chooses, as for a job without preferred types."""
+"""Value of `node` in `choose`: the placement rule chooses the node, and ignores preferred GPU types."""
 
 
 @kernel
@@ -116,7 +118,10 @@ def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.boo
 
 @kernel
 def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
-    """Mark idle nodes in `taken` (N,) for a gang, largest first. Return the number of places on them."""
+    """Mark idle nodes, largest first, in `taken` (N,), but no more places than the gang needs.
+
+    Returns the number of places on the marked nodes. `needed`: places that the gang needs.
+    """
     got = 0
     for size in range(s.derived.class_queue.node_size[p, c], 0, -1):
         for n in range(s.node.shape[0]):

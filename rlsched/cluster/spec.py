@@ -220,7 +220,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def command_words(self) -> list[str]:
-        """Words of `command`.
+        """The words of `command`, split as by a shell.
 
         Raises:
             ValueError: a quote is not closed.

@@ -95,7 +95,7 @@ def type_speed(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
-    """Return the fraction of full speed that these cores per GPU allow; 1 if the job requested no cores."""
+    """Return the fraction of full speed that `cores_each` cores per GPU allow; 1: no cores requested."""
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 1.0
     return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])

@@ -175,7 +175,7 @@ class ClusterState(ClusterShape):
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
     def raise_gpu_need(self, seq: int, gpu_need_mib: int) -> None:
-        """Raise a live job's memory on each GPU to at least this value, MiB; its co-tenants stay."""
+        """Raise the memory that a live job needs on each GPU to at least this, MiB; its co-tenants stay."""
         need_mib, slot = self.arrays.job.gpu_need_mib, self.slot_of(seq)
         need_mib[slot] = max(gpu_need_mib, need_mib[slot])
 

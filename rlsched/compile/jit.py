@@ -117,7 +117,7 @@ class Kernel:
         entry.compile(tuple(widened(entry.typeof_pyval(one)) for one in args))
 
     def bound(self, *args: Any) -> Callable[..., Any]:
-        """Return the compiled function for these argument types, for loops in which the types are constant.
+        """Return the compiled function for these argument types, for callers that never change the types.
 
         The returned function does not check its arguments, and misreads other types and memory layouts.
         """

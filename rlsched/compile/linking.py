@@ -43,7 +43,7 @@ funcdesc.default_mangler = _name
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]
-    """Base class of all kinds of library.
+    """Base class of the libraries: numba's containers of compiled functions.
 
     Attributes:
         needs: Symbols of the shared kernels that the code calls.
@@ -88,7 +88,10 @@ class InsideLibrary(_Library):
         return whole
 
     def _close(self, whole: Any) -> None:
-        """Keep the LLVM module `whole`, which callers link. Give numba an empty module to compile."""
+        """Keep the LLVM module `whole` for the callers, which link it.
+
+        numba gets an empty module to compile instead.
+        """
         own = [each for each in whole.global_variables if each.name.startswith(_ENVIRONMENT)]
         self._shared_module = whole
         self._final_module = self._empty(*(f'@"{each.name}" = common global ptr null' for each in own))

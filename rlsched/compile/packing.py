@@ -33,7 +33,7 @@ from rlsched.compile.reference import BY_REFERENCE
 
 
 class ReferenceModel(DataModel):  # type: ignore[misc]
-    """Represents a tuple by the address of a block with its parts, and with the parts of nested tuples."""
+    """Represents a tuple by the address of the memory with its parts, and with the parts of nested tuples."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind)

@@ -23,7 +23,10 @@ def for_state(template: Any, state: ClusterState, **bound: Any) -> Any:
 
 
 def for_needs(template: Any, *, needs: Needs, **bound: Any) -> Any:
-    """Compile a kernel template for states that need these features; other arguments: see `for_state`."""
+    """Compile a kernel template for states that need the features `needs`, and return the kernel.
+
+    `template` and `bound` are as in `for_state`.
+    """
     more = needs.preemption or needs.reservations  # one kernel for both: most callers need both
     key = (template, needs.models, more, *bound.values())
     found = _FOUND.get(key)

@@ -46,7 +46,9 @@ from rlsched.decide.slack import slack_ends_s
 from rlsched.models.clocks import MIN_CLOCK_FRAC, gpu_power_w
 
 STEPS: Final = 32
-"""Number of steps from the lowest to the highest clock. With coarse steps, clocks change less often."""
+"""Clock caps have this number of steps from the lowest to the highest clock. With coarse steps, clocks change
+less often.
+"""
 ROUNDED_S: Final = 0.001
 """Times are rounded up to multiples of this time, seconds. Slack of at most this time counts as used up."""
 PATIENCE_S: Final = 3600.0

@@ -110,10 +110,10 @@ def _digest(file: Path) -> str:
 
 
 class _SourceLoader(SourceFileLoader):
-    """Compiles the file each time, because Python does not detect a change within one second."""
+    """Compiles a Python file at every import: Python does not detect a second change within one second."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the code of the file, and write no `__pycache__` next to it."""
+        """Return the compiled code of the file, without a `__pycache__` next to the file."""
         del fullname
         return self.source_to_code(self.get_data(self.path), self.path)
 

@@ -27,7 +27,7 @@ _UNIT_S: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DAYS: Final = r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?"
 _DEPENDENCY_KINDS: Final[tuple[DependencyKind, ...]] = get_args(DependencyKind)
 _TAKEN: Final = ("-t",)
-"""Option names of `submit` that `rlsched update` does not accept, because they select jobs there."""
+"""Option names of `submit` that `rlsched update` does not use for changes: there they select jobs."""
 _CLOCK: Final = {"midnight": "00:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
 _MAIL: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "requeue"}
 

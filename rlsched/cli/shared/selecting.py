@@ -57,7 +57,7 @@ NUMBERS: Final = click.option(
 )
 """The option of `queue` and `history` whose value `of_numbers` uses."""
 PAST_NAME: Final = _named()
-"""The option `--name` of `history`, without `-n`, which omits the heading as in `sacct`."""
+"""The option `--name` of `history`. It has no short name: `-n` omits the heading, as in `sacct`."""
 PAST_VC: Final = _of_vc("-r")
 """The option `--vc` of `history`, with the short name `-r` as in `sacct`."""
 _OPTIONS: Final = {
@@ -141,7 +141,7 @@ def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_numbers(jobs: list[Listed], text: str | None) -> list[Listed]:
-    """Return the jobs whose IDs are in `text`, such as `7,9,12_3`; None: return all jobs.
+    """Return the jobs whose IDs are in `text`, such as `7,9,12_3`; all jobs if `text` is None.
 
     Raises:
         InputError: a word is not a job number.

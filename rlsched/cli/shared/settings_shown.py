@@ -29,7 +29,7 @@ _GIVES_WAY: Final = {
 
 
 def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return a dict: setting of a class -> its meaning, from the section `Attributes` of the docstring.
+    """Return a dict: field of a settings class -> its meaning, from `Attributes` in its docstring.
 
     A meaning is the first sentence of the entry, or the whole entry if it describes the values one by one.
     """

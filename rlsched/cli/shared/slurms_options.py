@@ -55,7 +55,7 @@ INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
         "--interactive": "no question is asked; `rlsched queue` with the same options lists the jobs",
     },
 }
-"""Verb -> (option of the Slurm command of the same purpose -> what to use in rlsched)."""
+"""Verb of rlsched -> (option of the corresponding Slurm command -> what to use in rlsched instead)."""
 UPDATES: Final[Mapping[str, str]] = {
     "nodename": "use `rlsched node drain NAME --reason TEXT` or `rlsched node resume NAME`",
     "node": "use `rlsched node drain NAME --reason TEXT` or `rlsched node resume NAME`",

@@ -270,7 +270,7 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
 
 
 class _Taken(NamedTuple):
-    """Parsed words: options of the verb, ignored options, and the words from the first non-option on."""
+    """Parsed words: options of the verb, ignored options, and all words from the first non-option on."""
 
     arguments: list[str]
     left_out: list[str]
@@ -304,7 +304,8 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
 def slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]:
     """Return the variables that `sbatch` would set at submission, as NAME=VALUE.
 
-    A node adds further variables of Slurm if SLURM_SUBMIT_DIR is set.
+    If the script can start steps, the list also has a random key for the steps (RLSCHED_STEPS_KEY). A
+    node adds further variables of Slurm if SLURM_SUBMIT_DIR is set.
 
     Args:
         asked: The options of the job.

@@ -139,7 +139,7 @@ def explain(
 
 
 def _above(name: str) -> Any:
-    """Return an object of a package that this package must not import; find it by its entry point."""
+    """Return an object of a package that this package must not import, through the entry point `name`."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):

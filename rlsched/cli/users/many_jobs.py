@@ -27,7 +27,7 @@ _YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
 
 
 class JobRow(NamedTuple):
-    """One job of the file.
+    """One job (row) of the CSV file.
 
     Attributes:
         line: Number of the line in which the row begins, from 1.

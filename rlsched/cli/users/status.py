@@ -191,7 +191,7 @@ def queued(report: StatsReport) -> str:
 
 
 def guard_line(guard: GuardReport) -> str:
-    """Return a line that counts the decisions that the guard made in place of the policy, by kind."""
+    """Return a line that counts the decisions of the fallback in place of the policy, by reason."""
     decided = ", ".join(f"{count:,} {kind}" for kind, count in sorted(guard.decided.items()))
     return f"guard: {decided or 'no decisions'} instead of the policy"
 

@@ -178,7 +178,7 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the index of a live job; jobs with the least index come first.
+    """Return the Gittins index of a live job; jobs with the least index come first.
 
     The index is ln(cost). With a finite `threshold_gpu_s`, the index is instead 1 for attained service above
     this threshold, else 0.

@@ -31,7 +31,7 @@ _CODES: Final[dict[OrderKind, int]] = {
 
 
 HALF_WEIGHT_S: Final = 86_400.0
-"""In the order of submission, half the weight has the effect of a submission this much later, seconds."""
+"""In the order of submission, a job of half the weight counts as submitted this much later, seconds."""
 LEVEL_LN: Final = 1000.0
 """Amount by which each priority level lowers a job's key, if keys are logarithms."""
 LEVEL_S: Final = 1e13

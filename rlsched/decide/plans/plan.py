@@ -112,7 +112,10 @@ def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
 
 @kernel
 def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
-    """Return the worth of GPU type `kind` to a waiting job, at the current price of fast GPUs."""
+    """Return the worth of GPU type `kind` to a waiting job: own speed / (usual workload's speed)^price.
+
+    The price is the option `type_price`, plus the dial of this name.
+    """
     price = o.type_price + s.dials.dial[p].type_price
     return max(speed_alone(s, slot, kind), 1e-6) / s.models.gpu.usual_speed[kind] ** price
 
@@ -219,7 +222,7 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 
 @kernel
 def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: float) -> None:
-    """Set the entries of `ends_s` to `left_s` for all GPUs of node `n`, which one job has as a whole node."""
+    """Set the entries of `ends_s` to `left_s` for all GPUs of node `n`: one job has the whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         ends_s[g] = left_s
 

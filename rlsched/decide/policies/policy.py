@@ -326,7 +326,7 @@ def plain_rule(settings: Settings) -> Policy:
 
 
 def _settled(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> Settings:
-    """Return the settings `before` with `changes`; in a table of settings, only the given entries change."""
+    """Return the settings `before` with `changes`. A table keeps the entries that `changes` does not list."""
     table = dict(before)
     for name, value in changes.items():
         if name == "order" and value == "submit":
