@@ -442,7 +442,7 @@ def empty_state(
     demands: int = 1,
     placement: str = "consolidate",
 ) -> StateArrays:
-    """Return the arrays of a state, with these numbers of entries, which describe no nodes or jobs yet.
+    """Return the arrays of a state of this size. They describe no nodes and no jobs yet.
 
     The caller fills `node`, `gpu` and `demand`, and then calls `rebuild_index`.
     """

@@ -172,7 +172,7 @@ def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int3
 
 @array_kernel
 def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[np.int32]) -> int:
-    """Choose GPUs for a job of class `c` as `choose` does, but read the nodes instead of counts of nodes."""
+    """Choose GPUs for a job of class `c` as `choose` does, by checking the nodes one by one."""
     classes = np.empty(s.demand.shape[0], np.int64)
     typical = typical_classes(s, classes) if s.config[0].placement == FGD else 0
     if node >= 0:

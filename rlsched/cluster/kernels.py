@@ -253,7 +253,7 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
 
 @kernel
 def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
-    """Deduct a job's cores and memory per GPU (one place) from the free ones of node `n`; sign -1: add them.
+    """Deduct a job's cores and memory for one GPU from the free amounts of node `n`; sign -1: add them.
 
     Lent cores are not deducted (`rlsched.cluster.loans`).
     """
@@ -317,7 +317,8 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
     """Allocate these GPUs of partition `p` to the job in a slot; change nothing else.
 
     `gpus` is grouped by node; the first group is on the node `host`. A job without GPUs gets cores and memory
-    of `host`. If the job gets whole nodes, the nodes must be idle, and other jobs get nothing of them.
+    of `host`. If the job gets whole nodes, the nodes must be idle, and their remaining GPUs, cores and memory
+    are withheld from other jobs.
 
     Returns the value of `JOB.head`: (first GPU) x MAX_TENANTS + (position among the jobs on this GPU); -1 for
     a job without GPUs.

@@ -84,8 +84,9 @@ def exceed_parts(s: StateArrays) -> bool:
 def usable_milli(s: StateArrays, slot: int, workload_milli: int) -> int:
     """Return the cores per GPU that a job can use, thousandths; 0: unknown.
 
-    If the job used fewer cores than it requests, the result is this use. Otherwise, too few cores may have
-    limited the use: the result is the larger of the use and the workload's need.
+    The use of cores in earlier attempts is known for some jobs. If it is below the request, it is the result.
+    Otherwise, too few cores may have limited the use: the result is the larger of the use and the workload's
+    need.
 
     Args:
         workload_milli: Cores per GPU that the job's workload needs, thousandths.

@@ -34,10 +34,7 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
 
 @kernel
 def highest_clock(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the higher of the chosen and the present SM clock of GPU `g`, at most its cap.
-
-    The chosen clock is the result of `chosen_clock`.
-    """
+    """Return the present SM clock of GPU `g`, or the clock chosen for its jobs if higher; at most its cap."""
     clock = max(chosen_clock(s, g), s.gpu.clock_frac[g])
     return min(clock, cap_on(s, g, urgent_cap, flexible_cap))
 

@@ -283,8 +283,7 @@ class ClusterState(ClusterShape):
         """Update the plain classes if cores are lent and the jobs on a GPU exceed its part of the cores.
 
         For a *plain* demand class, counts of free GPUs decide whether a job fits. Rules never let
-        jobs share a GPU beyond its cores, but the journal of an earlier version or a user-defined policy can
-        contain such a start.
+        jobs share a GPU beyond its cores, but a user-defined policy or an earlier version can have done so.
         """
         config = self.arrays.config[0]
         if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):

@@ -170,12 +170,12 @@ class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
-    """The cache's entries of one kernel. The key is computed at first use.
+    """The entries of one kernel in the cache. Their key is computed at first use.
 
     Args:
         function: The kernel's Python function; the functions that it calls can be defined later.
         part: `inside`, `shared` or `entries`.
-        calls: Functions of all kernels that the kernel calls, directly or indirectly.
+        calls: Returns the Python functions of all kernels that this kernel calls, directly or indirectly.
     """
 
     def __init__(

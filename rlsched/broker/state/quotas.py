@@ -391,7 +391,7 @@ class QuotaTable:
             party.jobs -= 1
 
     def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """Add `held_milli` and `charged_milli` to the values of each party of a group."""
+        """Add `held_milli` and `charged_milli` to the GPUs held by and charged to each party of a group."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False
@@ -405,7 +405,7 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def _look_at(self, party: Party, now_s: float) -> None:
-        """Review a party: update which of its waiting jobs are eligible, and set the next review."""
+        """Review a party: update which of its waiting jobs are eligible, and plan its next review."""
         for group in self._waiting.get(party, ()):
             barred = self._has_no_room(group, now_s)
             if barred != group.barred:
@@ -433,7 +433,7 @@ class QuotaTable:
         return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
 
     def _plan(self, party: Party, now_s: float) -> None:
-        """Set the next review of a party: when its GPU-hours are used up or a new month begins."""
+        """Plan the next review of a party: when its GPU-hours are used up or a new month begins."""
         if party.quota.gpu_hours is None and party not in self._timed:
             return
         if party.quota.gpu_hours is None or not self._waiting.get(party):

@@ -45,7 +45,7 @@ def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
 
 
 def difference(before: JobSubmitted, now: JobSubmitted) -> JobUpdated | None:
-    """Return the settings in which two versions of a submission differ, except dependencies; None: none."""
+    """Return the settings that changed from `before` to `now`, without dependencies; None: no change."""
     found = {
         name: getattr(now, name)
         for name in CHANGEABLE

@@ -42,7 +42,7 @@ def reset_dials(s: StateArrays) -> None:
 
 @kernel
 def fade(s: StateArrays, p: int, now_s: float) -> None:
-    """Let the counts of arrivals in partition `p`, which decay exponentially, decay until `now_s`."""
+    """Update the counts of arrivals in partition `p`, which decay exponentially, to the time `now_s`."""
     c = s.dials.counted[p]
     for k in range(_SPANS):
         left = math.exp(-(now_s - c.noted_s) / SPANS_S[k])

@@ -204,9 +204,9 @@ def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 
 @kernel
 def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
-    """Return the time that the decaying count of arrivals `k` covers, seconds.
+    """Return the time that a decaying count of arrivals (index `k`) covers, seconds.
 
-    This is the time constant of the count; less if counting began recently.
+    This is the time constant of the count, or less if counting began recently.
     """
     span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
     return span_s * (1.0 - math.exp(-since_s / span_s))

@@ -151,7 +151,7 @@ def _is_young(first_age_s: float, age: float) -> bool:
 
 @kernel
 def _steps(first_age_s: float, age_step: float, age: float) -> float:
-    """Return the index of the last age step that an age has reached, from 0; rounded times are tolerated."""
+    """Return the index of the last age step that an age has reached, from 0; tolerates rounding errors."""
     return np.floor(math.log(age / first_age_s) / math.log(age_step) + 1e-9)
 
 
