@@ -43,7 +43,7 @@ class Eligibility:
             self._cluster.make_eligible(enter, now_s)
 
     def barred_by(self, reason: Reason) -> set[int]:
-        """Return the sequence numbers of the jobs that this reason keeps out of the queues."""
+        """Return the sequence numbers of the jobs that `reason` keeps out of the queues."""
         return set(self._barred.get(reason, ()))
 
     def forget_waiting(self, seq: int) -> None:
@@ -60,6 +60,6 @@ class Eligibility:
         return {reason: len(barred) for reason, barred in self._barred.items() if barred}
 
     def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:
-        """Return the jobs in `seqs` that nothing except `reason` keeps out of the queues."""
+        """Return the jobs in `seqs` that have no other reason than `reason` to be kept out of the queues."""
         others = [barred for other, barred in self._barred.items() if other != reason and barred]
         return [seq for seq in seqs if not any(seq in barred for barred in others)] if others else seqs

@@ -94,9 +94,10 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
 
 
 class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
-    """A part of the base: a document (`rlsched.broker.state.base`) with the state after the deleted entries.
+    """A part of the base, the document that stores the state after the deleted entries of a journal.
 
-    A compacted journal begins with the parts. Their `data`, concatenated, is the document.
+    A compacted journal begins with the parts. Their `data`, concatenated, is the document
+    (`rlsched.broker.state.base`).
     """
 
     part: int
@@ -229,7 +230,7 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
-    """Each item lists some GPUs, and tells which other job uses them, or why they are out of service."""
+    """Groups of GPUs, each with the foreign job that uses them, or the reason why they are out of service."""
 
 
 class GpuMemoryLimited(Fact, frozen=True, kw_only=True, tag="gpu_memory_limited"):
@@ -242,7 +243,7 @@ class GpuMemoryLimited(Fact, frozen=True, kw_only=True, tag="gpu_memory_limited"
     asks_scheduler: ClassVar[bool] = True
     name: str
     usable_mib: dict[int, int]
-    """Memory that the jobs of a GPU can get together, MiB, by index of the GPU. Other GPUs have no limit."""
+    """GPU index -> memory that all jobs on this GPU together can get, MiB; no entry: no limit."""
 
 
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
@@ -506,8 +507,8 @@ class JoinsLimited(Fact, frozen=True, kw_only=True, tag="joins_limited"):
     name: str
     """The node."""
     most_mib: dict[int, int | None]
-    """By index of the GPU: largest memory that a job may need to join the jobs on the GPU, MiB. -1: no job
-    may join, because the GPU is out of service; None: no limit any more.
+    """GPU index -> limit of the memory that a job may need if it is to join the jobs on this GPU, MiB. -1: no
+    job may join, because the GPU is out of service; None: the limit is removed.
     """
 
 
@@ -547,13 +548,13 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     price: float | None
     """Price or carbon intensity, in the unit of its file; None: unknown."""
     ratio: float
-    """The price relative to the mean (`rlsched.energy.relative`); 0: unknown."""
+    """The price relative to the mean price of the next 24 h (`rlsched.energy.relative`); 0: unknown."""
     outlook: tuple[float, ...] = ()
     """Figures about future prices, in the order of `rlsched.energy.relative.OUTLOOK`. If the tuple is empty,
     as in journals before version 9, all figures are 0.
     """
     until_s: float
-    """Time when the ratio or the limit changes next, Unix seconds; infinite: not known."""
+    """Time when `ratio` or `limit_w` changes next, Unix seconds; infinite: not known."""
     limit_w: float | None = None
     """Power limit of the cluster, W; infinite: no limit at present; None, as in older journals: the cluster
     never has a limit.
@@ -561,11 +562,11 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     from_s: float = 0.0
     """Start of the first hour in `ahead`, Unix seconds; 0: the policy reads neither `ahead` nor `rank`."""
     ahead: tuple[float, ...] = ()
-    """Prices of the next hours relative to the mean (`rlsched.energy.relative.prices_ahead`); empty: unknown,
-    or the policy does not read them.
+    """Price of each of the next hours, relative to the mean price of the next 24 h
+    (`rlsched.energy.relative.prices_ahead`); empty: unknown, or the policy does not read them.
     """
     rank: float = 0.0
-    """Rank of the price (`rlsched.energy.relative.price_ranks`); 0: unknown, or not read by the policy."""
+    """Fraction of the past 7 days in which the price was lower; 0: unknown, or not read by the policy."""
     kind: str = ""
     """Bill to which the price applies, `cost` or `carbon`; "", as in older journals: unknown. `kind`,
     `currency` and `pue` are the fields of `rlsched.energy.bills.PriceUnit`.

@@ -86,7 +86,7 @@ class LedgerModels:
             self._update_models(self._cluster.energy_counts)
 
     def remove_energy_weight(self, number: int) -> None:
-        """Remove a finished job's weight of energy. `number`: job number."""
+        """Remove the weight that `add_energy_weight` recorded for job `number`, which has finished."""
         if number in self._asking:
             self._asking.discard(number)
             self._update_models(self._cluster.energy_counts)
@@ -113,7 +113,10 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def speed_frac(self, workload: str, gpu_type: str, sm_clock_frac: float) -> float:
-        """Return a workload's speed at a clock relative to the highest clock, without co-tenants."""
+        """Return a workload's speed at an SM clock, relative to its speed at the highest SM clock.
+
+        The workload has no co-tenants.
+        """
         if sm_clock_frac >= 1.0:
             return 1.0
         bound = float(_models((gpu_type,)).trait.clock_bound[workload_number(workload), 0])
@@ -126,7 +129,10 @@ class LedgerModels:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def clock_cap(self, seq: int) -> float:
-        """Return the clock cap for a job with GPUs under the power limit, fraction of the highest clock."""
+        """Return the highest SM clock that the cluster's power limit permits for the GPUs of a job.
+
+        The result is a fraction of the GPUs' highest clock; 1 without a limit, and for a job without GPUs.
+        """
         s = self._cluster.arrays
         caps = s.config[0].clock_cap
         if not self.limits_power or caps.min() >= 1.0:
@@ -138,7 +144,10 @@ class LedgerModels:
         return float(cap_on(s, int(s.job.head[slot]) // MAX_TENANTS, urgent_cap, flexible_cap))
 
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
-        """Return whether `observe` can learn: both workloads are known, and their pair was not measured."""
+        """Return whether `observe` can learn from a pair of workloads (catalogue indexes).
+
+        Both workloads must be known, and the catalogue must have no measurement of the pair.
+        """
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
             return False
         return bool(np.isnan(self._cluster.arrays.models.pair[kind, workload, partner]))
@@ -217,7 +226,7 @@ def _models(kinds: tuple[str, ...]) -> ModelArrays:
 
 @cache
 def traits_of(gpu_type: str) -> Records:
-    """Return the traits of the catalogue's workloads on a GPU type, one record per workload.
+    """Return the figures (dtype `TRAIT`) of the catalogue's workloads on a GPU type, one record per workload.
 
     Index 0 is the median of all workloads. The first workload of the catalogue has index 1.
     """

@@ -69,7 +69,7 @@ class NumberOfSeq:
         self._last = -1
 
     def add(self, seq: int, number: int) -> None:
-        """Record the job number of a job that was added to the cluster state as `seq`."""
+        """Record the job number `number` of the job with the sequence number `seq` in the cluster state."""
         if not self._seqs or number - seq != self._ahead[-1]:
             self._seqs.append(seq)
             self._ahead.append(number - seq)
@@ -81,6 +81,6 @@ class NumberOfSeq:
         return seq + self._ahead[bisect_right(self._seqs, seq) - 1]
 
     def get(self, seq: int) -> int | None:
-        """Return the job number of `seq`; None if no such job was recorded."""
+        """Return the job number of the job with the sequence number `seq`; None if it was not recorded."""
         known = bool(self._seqs) and self._seqs[0] <= seq <= self._last
         return self[seq] if known else None

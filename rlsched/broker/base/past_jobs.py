@@ -73,7 +73,10 @@ class PastJobs:
         return cls(kept, origin_s, digest.hexdigest()[:12])
 
     def replay_into(self, predictor: Predictor) -> None:
-        """Pass submissions, starts and ends to a predictor by time. The broker never uses these job IDs."""
+        """Pass the submissions, starts and ends of the past jobs to a predictor, in order of time.
+
+        The predictor gets job IDs that the broker never uses.
+        """
         facts = [one._replace(job_id=f"past {one.job_id}") for one in facts_of(self.trace)]
         for at_s, what, job in self._events():
             if what == _COMES:
@@ -84,7 +87,7 @@ class PastJobs:
                 predictor.observe_end(facts[job].job_id, float(self.trace.duration_s[job]), at_s)
 
     def tell_mean(self, mean: RunningMean) -> None:
-        """Pass the run times to `mean`, a predictor by mean run times, in order of the jobs' ends."""
+        """Pass the run times of the past jobs to the running mean `mean`, in order of the jobs' ends."""
         trace = self.trace
         for _, what, job in self._events():
             if what in (_ENDS, _ENDS_AT_ONCE):

@@ -55,9 +55,11 @@ and GPU type. The least recently observed GPU count is removed. 8 are enough for
 MAX_SIGNATURES: Final = 5_000
 """Maximum number of signatures in memory. Beyond it, the least recently observed signature is removed."""
 LATEST: Final = 20.0
-"""Approximate limit of the sum of attempts' weights. Older attempts weigh less, because programs change."""
+"""Approximate number of latest attempts that determine a mean. Older attempts weigh less, because programs
+change.
+"""
 ATTEMPT_SPREAD: Final = 0.10
-"""Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
+"""Assumed standard deviation of ln(value) among attempts of a signature; each attempt reduces its effect."""
 PAIR_SPREAD: Final = 0.33
 """Assumed standard deviation of ln(value) between the first observations of a figure in `OF_PAIRS`. It is
 sqrt(a^2 + b^2). a = `INTRODUCED_SD` is the uncertainty of the co-tenant's factor. b = `OBSERVATION_SD` / .39
@@ -169,7 +171,7 @@ class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _OnType(NamedTuple):
-    """Statistics of one signature on one GPU type, as in `KeptProfile`."""
+    """Statistics of one signature on one GPU type: the fields of `KeptProfile` without its keys."""
 
     fields: dict[str, Learnt]
     run_s_of: dict[int, Learnt]

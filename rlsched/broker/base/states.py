@@ -25,7 +25,7 @@ Ending = Literal["", "queued", "preempted", "failed", "cancelled"]
 """
 PREEMPTED: Final = "preempted"
 PRECEDENCE: Final[dict[Ending, int]] = {"": 0, "queued": 1, "preempted": 1, "failed": 2, "cancelled": 3}
-"""Precedence of each `Ending`. A later ending replaces an ending with lower precedence."""
+"""Precedence of each `Ending`. The ending of an attempt changes only to an ending with higher precedence."""
 
 _JOB: Final[frozenset[tuple[JobState, JobState]]] = frozenset(
     {

@@ -27,7 +27,7 @@ from rlsched.models import arrays as model_arrays
 
 _ROOT = Path(rlsched.__file__).resolve().parent
 _FOLDERS = ("broker", "cluster", "decide", "energy", "models", "wire", "workload")
-"""Packages whose classes a picture can contain. Their code is part of `code_digest`."""
+"""Packages whose classes a picture (serialised object graph) can contain; `code_digest` covers their code."""
 _LIST, _TUPLE, _DICT, _SET, _DEQUE, _ARRAY, _SCALAR, _OBJECT, _AGAIN, _ORDERED = range(10)
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 _RECORDS: dict[str, np.dtype[Any]] = {
@@ -46,7 +46,7 @@ class PictureError(Exception):
 
 @cache
 def code_digest() -> str:
-    """Return a hash of the code on which pictures depend."""
+    """Return a hash of the code on which pictures (serialised object graphs) depend."""
     hasher = hashlib.sha256(f"{rlsched.__version__} {np.__version__}".encode())
     for folder in _FOLDERS:
         for source in sorted((_ROOT / folder).rglob("*.py")):
@@ -55,11 +55,11 @@ def code_digest() -> str:
 
 
 def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> bytes:
-    """Serialise an object graph.
+    """Serialise an object and all objects to which it refers. Return the bytes, a *picture*.
 
     Args:
         thing: The object.
-        as_new: Values to store in place of the objects' values, by class and field name.
+        as_new: Class -> field -> value that is stored for this field in place of an object's own value.
 
     Raises:
         PictureError: the graph contains an unsupported object.
@@ -75,7 +75,7 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
 
 def unpack(picture: bytes) -> Any:
-    """Restore the object in a picture.
+    """Restore the object from a picture (the bytes that `pack` returned).
 
     Raises:
         PictureError: the data is not a picture, or was made by other code.

@@ -30,7 +30,7 @@ _BYTES: Final = 512
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Contents of the mark's file.
+    """Contents of the mark: the file next to a journal that records the last committed entry.
 
     Attributes:
         cluster: ID of the cluster.
@@ -46,7 +46,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class JournalMark:
-    """The file in a broker's directory that contains the `Mark`.
+    """The mark of a journal: a file next to the journal that contains a `Mark`.
 
     Args:
         journal: Path of the journal; the mark is next to it.
@@ -58,7 +58,7 @@ class JournalMark:
         self._fd = -1
 
     def read(self) -> Mark | None:
-        """Return the contents of the file; None if it is missing or unreadable."""
+        """Return the contents of the mark; None if the file is missing or unreadable."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=Mark)
         except (OSError, msgspec.DecodeError):
@@ -125,7 +125,7 @@ class JournalMark:
     # ---- while it serves --------------------------------------------------------------------------
 
     def begin(self, journal: Journal, cluster: str, epoch: int) -> None:
-        """Write the mark when a broker begins to serve, after its first commit.
+        """Write the mark for a broker that begins to serve. Call this after the broker's first commit.
 
         Raises:
             OSError: the file cannot be written.
@@ -145,14 +145,14 @@ class JournalMark:
         os.fsync(self._fd)
 
     def record_commit(self, journal: Journal) -> None:
-        """Record the last commit. If the write fails, the mark is behind the journal, which is accepted."""
+        """Record the journal's last entry in the mark. A failed write is ignored: the mark may be behind."""
         if self._fd >= 0 and journal.last != self._written.entries:
             self._written = _mark(journal, self._written.cluster, self._written.epoch)
             with suppress(OSError):
                 os.pwrite(self._fd, _packed(self._written), 0)
 
     def remove(self) -> None:
-        """Remove the mark, before another journal is installed here or a new cluster begins."""
+        """Remove the mark, because another journal or a new cluster will use the directory."""
         self.close()
         self._path.unlink(missing_ok=True)
 

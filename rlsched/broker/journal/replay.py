@@ -78,7 +78,10 @@ Change = (
     | EnergyPriced
     | Decided
 )
-"""Facts (journal entries) that change the cluster; of `Decided`, only starts that an engine itself made."""
+"""A fact (journal entry) that changes the cluster other than by a decision of the scheduler.
+
+A `Decided` is a change only if it records a start that an engine made itself.
+"""
 
 
 @dataclass
@@ -143,7 +146,7 @@ class _FromAttempts:
             self.unshared.add(entry.job)
 
     def note_memory(self, entry: AttemptOver | GpuMemorySeen) -> None:
-        """Record the GPU memory that a job needs according to an attempt; 0: unknown."""
+        """Record the GPU memory that a job needs according to a journal entry, if it is more than before."""
         known = self.gpu_memory_mib.get(entry.job, 0)
         self.gpu_memory_mib[entry.job] = max(known, entry.gpu_memory_mib)
 

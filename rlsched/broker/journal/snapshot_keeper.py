@@ -14,9 +14,9 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""Number of entries after the last snapshot at which a snapshot is due, in a loop turn without messages."""
+"""From this number of entries after the last snapshot on, a loop turn without messages stores a snapshot."""
 ENTRIES_AT_LAST = 100_000
-"""Number of entries after the last snapshot at which a snapshot is due, even in a turn with messages."""
+"""From this number of entries after the last snapshot on, any loop turn stores a snapshot."""
 SHARE = 0.005
 """Maximum fraction of the broker's time spent on snapshots."""
 
@@ -41,7 +41,7 @@ class SnapshotKeeper:
         self._not_before_s = -float("inf")
 
     def is_snapshot_due(self, *, is_quiet: bool) -> bool:
-        """Return whether a snapshot is due. `is_quiet`: whether this turn of the loop had no messages."""
+        """Return whether a snapshot is due. `is_quiet`: this turn of the broker's loop had no messages."""
         behind = self._journal.last - self._at
         if behind < ENTRIES_AT_LAST and not (is_quiet and behind >= ENTRIES):
             return False

@@ -12,16 +12,16 @@ SUPERSEDED_FILE = "superseded"
 
 
 class Superseded:
-    """The highest epoch of a later broker, recorded in a file of a broker's directory."""
+    """The file in a broker's directory that records the highest epoch of a later broker of the cluster."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Remove the file, unless it records a higher epoch than the journal's (`epoch`).
+        """Check that the file records no higher epoch than `epoch` (the journal's), and remove the file.
 
         Raises:
-            SupersededError: the file records a higher epoch. The file stays.
+            SupersededError: the file records a higher epoch, and is not removed.
         """
         later = self.epoch()
         if later > epoch:

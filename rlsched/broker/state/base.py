@@ -53,9 +53,13 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
     """up | drained | down | asleep | booting."""
     fixed_clock: bool = False
     usable_mib: dict[int, int] = {}
-    """GPU memory that jobs can get, MiB, by index of the GPU (`ClusterShape.limit_gpu_memory`)."""
+    """GPU index -> memory that all jobs on this GPU together can get, MiB; no entry: no limit
+    (`ClusterShape.limit_gpu_memory`).
+    """
     joinable_mib: dict[int, int] = {}
-    """Most memory that a joining job may need on a GPU, MiB, by GPU index (`ClusterShape.limit_joins`)."""
+    """GPU index -> limit of the memory that a job may need if it is to join the jobs on this GPU, MiB
+    (`ClusterShape.limit_joins`).
+    """
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,12 +121,12 @@ class DemandClass(JobNeeds, frozen=True, kw_only=True):
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters of a partition, for a policy that sets dials (numbers that adjust the policy's rule).
+    """Counters and dials of a partition, stored for a policy that sets dials (numbers that adjust its rule).
 
     Attributes:
         counted: Counters, by name: the fields of the dtype `COUNTED` (`rlsched.cluster.dials`). Journals use
             older names for some fields (`base_ledger._IN_JOURNALS`).
-        dial: Positions of the dials, by name: the fields of the dtype `DIAL` (`rlsched.cluster.dials`).
+        dial: Positions (values) of the dials, by name: fields of the dtype `DIAL` (`rlsched.cluster.dials`).
     """
 
     counted: dict[str, float | list[float]]
@@ -241,8 +245,8 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: Name of the node.
-        held: Each holding (GPUs with the same user or reason), with the sequence number of the job that
-            represents it in the ledger.
+        held: Each holding (GPUs with the same user or reason), with the sequence number of its placeholder
+            job, which occupies the GPUs in the ledger.
     """
 
     node: str
@@ -257,7 +261,7 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
         usage: GPU-seconds by user, decayed up to the time `usage_at_s` (Unix seconds).
         month: For each party: (kind: `user`, `account` or `vc`; name; GPU time charged this month,
             thousandths of a GPU-millisecond; time up to which it is charged, Unix ms).
-        weights: ln(weight) by user; the weight applies to all jobs of the user.
+        weights: ln(fair-share weight) by user; the weight applies to all jobs of the user.
     """
 
     half_life_s: float

@@ -40,7 +40,7 @@ class _Event(NamedTuple):
 
 
 class Noting(Predictions):
-    """Predictions that also record the observations that a base (stored state) needs.
+    """Run-time predictions that also record the jobs from which predictors learn, for a base (stored state).
 
     Attributes:
         past: Latest jobs that ended by themselves.
@@ -102,7 +102,10 @@ class Noting(Predictions):
         super().discard_job(job)
 
     def learned(self, before: Learned) -> Learned:
-        """Return the observations for a new base. `before`: observations in the present base."""
+        """Return the observations of ended jobs that a new base stores for predictors.
+
+        `before`: the observations in the present base, to which the recorded jobs are added.
+        """
         predictor = self.predictor
         losses = before.losses
         if predictor is not None:

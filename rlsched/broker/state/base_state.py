@@ -33,8 +33,8 @@ def base_of(
 
     Args:
         state: State of the broker.
-        noting: The state's predictions, with the observations that the base needs.
-        before: Observations in the base with which the journal begins; None if the journal has no base.
+        noting: The run-time predictions, which have recorded the live jobs and the latest ended jobs.
+        before: Ended jobs and sums in the base that begins the journal; None if the journal has no base.
         policy_id: ID of the policy that decided.
         preemptible: Whether a preemptible job was ever submitted.
     """

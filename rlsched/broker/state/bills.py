@@ -54,7 +54,11 @@ class PriceSums(msgspec.Struct, frozen=True, kw_only=True):
     total: float = 0.0
 
     def after(self, entry: EnergyPriced | BillPriced, now_s: float) -> PriceSums:
-        """Return the integral up to `now_s` (time of `entry`, Unix seconds), with the price in `entry`."""
+        """Return the integral as it continues after a new journal entry `entry` of the series.
+
+        `total` then includes the time up to `now_s`, the time of the entry (Unix seconds). From then on, the
+        price of the entry applies.
+        """
         if entry.price is None or not entry.kind:
             return PriceSums(at_s=now_s, total=self.total)
         goes_on = entry.mean_before is not None and (entry.kind, entry.currency) == (self.kind, self.currency)
@@ -72,7 +76,7 @@ class PriceSums(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def until(self, now_s: float) -> float:
-        """Return the integral up to a time after `at_s`, Unix seconds."""
+        """Return the integral of price x PUE up to `now_s` (Unix seconds, not before `at_s`)."""
         return self.total + self.price * self.pue * (now_s - self.at_s)
 
     def bill(self, used_j: float, seated_s: float, seated_sum: float, now_s: float) -> JobBill:

@@ -251,7 +251,7 @@ class BrokerState(Known):
         self._note_cap(attempt, rank)
 
     def _note_cap(self, attempt: Attempt, rank: Rank) -> None:
-        """Record whether a limit makes a node run a rank at a lower clock than the decision set."""
+        """Mark the attempt if the node limits a rank's SM clock to less than the decision has set."""
         chosen = nearest_mhz(self.nodes[rank.node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
         if rank.sm_clock_mhz and (chosen == 0 or rank.sm_clock_mhz < chosen):
             attempt.was_capped = True

@@ -75,13 +75,13 @@ def holds_at(db: sqlite3.Connection, last: int) -> None:
 
 
 def begins_at(db: sqlite3.Connection, from_s: float) -> None:
-    """Record that rows may be missing for jobs that ended before `from_s`, Unix seconds."""
+    """Record that the rows of jobs that ended before `from_s` (Unix seconds) may have been removed."""
     from_s = max(from_s, began_at(db))
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_from_s', ?)", (repr(from_s),))
 
 
 def began_at(db: sqlite3.Connection) -> float:
-    """Return the time before which jobs may have ended without a row, Unix seconds; 0: no row was removed."""
+    """Return the time, Unix seconds, before which rows of ended jobs may have been removed; 0: never."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_from_s'").fetchone()
     try:
         return 0.0 if found is None else float(found[0])
@@ -92,13 +92,13 @@ def began_at(db: sqlite3.Connection) -> float:
 def differences(
     db: sqlite3.Connection, expected: Iterator[EndedJob], over_before: Callable[[], int]
 ) -> Iterator[str]:
-    """Yield a line of text for each row that differs from the journal entries.
+    """Compare the table of ended jobs with the journal's entries. Yield a line of text for each difference.
 
     Args:
         db: The journal.
-        expected: Correct rows of the jobs that ended up to entry `ended_at`, in any order.
-        over_before: Returns the number of jobs that finished before the journal's base (compacted start).
-            Called after `expected` is exhausted.
+        expected: Rows that the table must have, computed from the entries up to `ended_at`, in any order.
+        over_before: Function that returns the number of jobs that finished before the journal's base
+            (compacted start). It is called after the last row of `expected`.
     """
     count = missing = 0
     from_s = began_at(db)
@@ -259,7 +259,7 @@ class EndedTable:
 
 
 _ROW_BYTES = 120
-"""Estimated size in a message of a row's numbers (all columns except texts and `rest`), bytes."""
+"""Estimated size of the numbers of a row (all columns except texts and `rest`) in a message, bytes."""
 _NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
 _MATCHES = (
     "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "
@@ -268,7 +268,11 @@ _MATCHES = (
 
 
 def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
-    """Return (database index, WHERE clause, values of the clause). The index is sorted by end time."""
+    """Return the parts of the SQL query that scans rows for a filter, newest first.
+
+    Returns:
+        (Name of the database index to use, WHERE clause, values of the clause's parameters.)
+    """
     index, wheres, values = "ended_by_end", [], {}
     if wanted.user is not None:
         index, wheres = "ended_by_user", ["user = :user"]

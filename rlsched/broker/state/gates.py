@@ -68,7 +68,7 @@ class Gates:
             self.add_dependencies(seq, entry.job, entry.depends_on)
 
     def add_dependencies(self, seq: int, job: int, others: list[DependsOn]) -> None:
-        """Set the unmet dependencies (`others`) of a job that has no dependencies yet."""
+        """Register the unmet dependencies `others` of a job. The job must have no dependencies yet."""
         self._note_waits(seq, job, others)
         self._bar(seq, "Dependency")
 
@@ -181,7 +181,10 @@ class Gates:
         self._bar(seq, "Held")
 
     def _resolve(self, other: int, state: str, now_s: float) -> None:
-        """Update the jobs that depend on job `other`, which has changed to `state`."""
+        """Remove the dependencies on job `other` that are met now that `other` has the state `state`.
+
+        Jobs without further gates enter the queue. Jobs whose dependency can no longer be met are `hopeless`.
+        """
         enter: list[int] = []
         for job in list(self._awaited.get(other, ())):
             seq, waits = self._waits[job]

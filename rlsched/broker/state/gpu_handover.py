@@ -9,7 +9,9 @@ from rlsched.broker.state.jobs import Attempt, Job
 
 
 class GpuHandover:
-    """Leaving jobs (preempted, but with running processes), and new jobs that wait for the GPUs of such jobs.
+    """Leaving jobs, and new jobs that wait for the GPUs of leaving jobs.
+
+    A leaving job was preempted: the ledger has given its GPUs to other jobs, but its processes still run.
 
     Attributes:
         emptied: New jobs that no longer wait, because no process of a leaving job is on their GPUs. The code
@@ -21,15 +23,15 @@ class GpuHandover:
         self._leaving: dict[int, Job] = {}
 
     def add_leaving(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
-        """Register a job that lost its GPUs to other jobs, and mark its attempt as preempted.
+        """Register a leaving job after the decision that took its GPUs, and mark its attempt as preempted.
 
-        If the attempt's `ending` is already set, it is not changed.
+        If the attempt's `ending` is already set, the attempt is not changed.
 
         Args:
             attempt: The job's active attempt.
             decision: Sequence number of the decision that took the GPUs.
-            moved_for: ID of the job that gets the GPUs, if the registered job is moved to other GPUs; None:
-                the registered job is not moved.
+            moved_for: ID of the job that gets the GPUs, if the leaving job is moved to other GPUs; None: the
+                leaving job is not moved.
         """
         self._leaving[job.number] = job
         if not attempt.ending:
@@ -40,18 +42,19 @@ class GpuHandover:
                 attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def leaves(self, job: Job) -> None:
-        """Register a leaving job from a base (stored state). Its attempt is not changed."""
+        """Register a leaving job that was read from a base (stored state). Its attempt is not changed."""
         self._leaving[job.number] = job
 
     def remove_leaving(self, job: Job) -> None:
-        """Remove a leaving job when its attempt has ended."""
+        """Remove a leaving job, because its attempt has ended."""
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Record for which ranks of leaving jobs a new attempt must wait. Return True if there are none.
+        """Record the ranks of leaving jobs that must end before a new attempt can be launched.
 
-        The attempt waits for the ranks of leaving jobs on its GPUs. If the new or the leaving job has whole
-        nodes (`exclusive`), the attempt waits for all ranks of the leaving job on its nodes.
+        The attempt waits for ranks on its GPUs. If the new job or the leaving job has whole nodes
+        (`exclusive`), the attempt waits for all ranks of the leaving job on the attempt's nodes. Return True
+        if the attempt waits for no rank.
         """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         nodes = {rank.node for rank in attempt.ranks}
@@ -71,9 +74,9 @@ class GpuHandover:
         return not attempt.leaving
 
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
-        """Record that rank `rank` of job `number` has ended. Do nothing if the job is not leaving.
+        """Record that rank `rank` of the leaving job `number` has ended. Do nothing for any other job.
 
-        Return the jobs in `jobs` that waited for this rank and now wait for no other rank.
+        Return the new jobs in `jobs` that waited only for this rank. They are also added to `emptied`.
         """
         if number not in self._leaving:
             return []

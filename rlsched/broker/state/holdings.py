@@ -3,8 +3,9 @@
 Foreign jobs are jobs that the cluster's engine (such as Slurm) runs without this broker. A GPU is out of
 service if the node no longer detects it, or found a foreign process on it.
 
-For each holding, the ledger (`ClusterState`) has a placeholder job that occupies the GPUs. No decision starts
-or preempts a placeholder job, and predictors do not learn from it.
+A holding is a group of such GPUs on one node with the same user or reason. For each holding, the ledger
+(`ClusterState`) has a placeholder job: an artificial job that occupies the GPUs. No decision starts or
+preempts a placeholder job, and predictors do not learn from it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from rlsched.wire.messages import Holding
 
 
 class NodeHoldings:
-    """Holdings of all nodes."""
+    """The holdings of all nodes (groups of GPUs that the broker cannot allocate), with placeholder jobs."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
         self._of_node: dict[str, list[tuple[Holding, int]]] = {}
 
     def set(self, entry: GpusHeld, node: Node, now_s: float) -> None:
-        """Replace all holdings of a node. Unchanged holdings keep their placeholder jobs in the ledger."""
+        """Replace the holdings of a node by the holdings in `entry`, and update the ledger.
+
+        An unchanged holding keeps its placeholder job.
+        """
         known = self._of_node.pop(entry.name, [])
         for holding, seq in known:
             if holding not in entry.held:
@@ -45,13 +49,13 @@ class NodeHoldings:
 
     @property
     def by_node(self) -> dict[str, list[tuple[Holding, int]]]:
-        """All holdings by node, each with the sequence number of its placeholder job in the ledger."""
+        """Node -> [(holding, sequence number of the holding's placeholder job in the ledger), ...]."""
         return {name: list(held) for name, held in self._of_node.items()}
 
     def restore_holdings(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
-        """Restore holdings from a value of `by_node`.
+        """Restore the holdings of all nodes from what `by_node` returned when the state was saved.
 
-        The ledger must already have the placeholder jobs of the holdings.
+        The caller must restore the ledger first, with the placeholder jobs that occupy the held GPUs.
         """
         self._of_node = {name: list(held) for name, held in by_node.items()}
 
@@ -67,11 +71,11 @@ class NodeHoldings:
         ]
 
     def is_holding(self, seq: int) -> bool:
-        """Return whether this job of the ledger represents a holding."""
+        """Return whether job `seq` of the ledger is the placeholder job of a holding."""
         return any(seq == other for held in self._of_node.values() for _, other in held)
 
     def possible_holdings(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
-        """Return the wanted holdings, without the GPUs that cannot be held now.
+        """Return the holdings `wanted` that a node reported, without the GPUs that cannot be held now.
 
         A GPU can be in only one holding. While a job of this broker uses a GPU, the GPU cannot be held.
         """

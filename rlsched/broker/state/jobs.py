@@ -71,7 +71,7 @@ class Attempt:
             before that.
         leaving: Ranks of preempted jobs that are still on the attempt's GPUs: (job number, rank).
         sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
-        was_capped: Whether a limit has made a node run the attempt at a clock below `sm_clock_frac`.
+        was_capped: Whether a node has reported a limit of the SM clock below `sm_clock_frac`.
         was_lent: Whether the attempt got lent CPU cores at its start.
         gpu_need_mib: GPU memory reserved for the job at the start of the attempt, MiB on each GPU; nodes may
             enforce it as a limit. 0: unknown, or the job cannot share GPUs.
@@ -142,7 +142,7 @@ class Attempt:
         return max(now_s - self.seated_s - self._lent_until_s(now_s), 0.0)
 
     def _lent_until_s(self, now_s: float) -> float:
-        """Return `lent_s` up to `now_s`: time charged to co-tenants and not to this job, seconds per GPU."""
+        """Return the value of `lent_s` at `now_s`: time charged to co-tenants instead of this job."""
         if self.tenants == 1:
             return self.lent_s
         return self.lent_s + (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)

@@ -181,10 +181,10 @@ class Known:
         return set(range(len(self.cluster.node_names))) - there
 
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
-        """Return whether a job's nodes would provide unequal numbers of GPUs, which some engines forbid.
+        """Return whether a job would get unequal numbers of GPUs on its nodes, and their engine forbids this.
 
-        All nodes of such an engine in a partition have the same number of GPUs, so the result depends only on
-        `num_gpus`.
+        An engine forbids this if it lacks the ability `per_node_indices`. All its nodes in a partition have
+        the same number of GPUs, so a job of several nodes must request a multiple of this number.
         """
         own, shared = self.cluster.partitions_of(vc)
         part_of = self.cluster.arrays.node.part_of

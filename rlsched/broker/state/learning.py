@@ -20,7 +20,7 @@ MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
 """Highest GPU times (busy fractions) at the highest clock and at a lower clock. Above them, idle times are
 too short to show the effect of the clock."""
 UNMET = 1.25
-"""Assumed GPU memory need of an attempt that ran out of GPU memory, relative to the memory that it used."""
+"""Assumed GPU memory need of an attempt that ran out of GPU memory, as a multiple of its measured use."""
 LEAST_SOLO_FRAC: Final = 0.05
 """Minimum GPU time of a command without co-tenants, as a fraction. Below it, no speed is computed, because
 readings have steps of 1 %.
@@ -80,9 +80,10 @@ def _is_steady(attempt: Attempt) -> bool:
 
 
 def _unmet_memory(attempt: Attempt, nodes: Mapping[str, Node]) -> dict[str, float]:
-    """Return the assumed memory need of an attempt that ran out of GPU memory; empty if none was measured.
+    """Return `memory_mib` for an attempt that ran out of GPU memory: the assumed need, not the measured use.
 
-    The need is at most the memory of the GPUs, if that is known.
+    The need is `UNMET` times the measured use, at most the memory of the GPUs if that is known. The dict is
+    empty if no use was measured.
     """
     used = [rank.usage.gpu_memory_mib or 0 for rank in attempt.ranks if rank.usage is not None]
     most_mib = min(nodes[rank.node].spec.capabilities.gpu_memory_mib for rank in attempt.ranks) or math.inf
