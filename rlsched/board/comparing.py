@@ -16,7 +16,7 @@ from rlsched.decisions.timeline import JobSeen
 
 MOST_JOBS: Final = 10
 Act = tuple[int, float, str, str]
-"""A start or a preemption: (row of the decision in the store, time in seconds, kind, job)."""
+"""A start or a preemption: (row of the decision in the store, time in seconds, kind of action, job)."""
 
 
 def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
@@ -60,12 +60,12 @@ def _mean(values: list[float]) -> float:
 
 
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
-    """Return the first start or preemption that differs between two runs; None if there is no difference.
+    """Compare the starts and preemptions of two runs one by one. Return None if they are all equal.
 
     Returns:
-        this: First differing decision of `reader`; None if `reader` has no further start or preemption.
-        other: The same for the run `other`.
-        worth: Decision of `reader`, and the candidate (`_worth`) with which it can be replayed as `other`.
+        this: The first start or preemption of run `reader` that differs; None if the run has no more.
+        other: The start or preemption of run `other` at the same place; None if the run has no more.
+        worth: Result of `_worth`: how run `reader` can be replayed with the decision of run `other`.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -78,9 +78,16 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return a decision of `reader`, and its candidate (alternative) that does the same as `theirs`.
+    """Find a decision of run `reader` with a candidate (alternative) that does the same as `theirs`.
 
-    Return None if no decision has such a candidate.
+    Args:
+        reader: A run.
+        mine: The first start or preemption of run `reader` that differs; None: the run has no more.
+        theirs: Record of the other run's start or preemption at the same place; None: the run has no more.
+
+    Returns:
+        The row of the decision, the candidate's number, and its description; None if there is no such
+        candidate.
     """
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (

@@ -16,7 +16,7 @@ from rlsched.decisions.reading import StoreReader, parts, read_records
 from rlsched.decisions.timeline import CLASS_NAMES, Timeline
 
 POINTS: Final = 400
-"""Number of points in each curve of the cluster, for each part of a store."""
+"""Number of points in a curve of the cluster, for each `Part` of a store (a period that fits into memory)."""
 
 
 def draw_run(store: str | Path, folder: str | Path) -> int:

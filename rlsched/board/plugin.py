@@ -106,11 +106,17 @@ class Stores:
         return list(self._found())
 
     def opened(self, name: str) -> bool:
-        """Return whether a part can be shown quickly: it was read before, or is its store's last part."""
+        """Return whether part `name` of a store can be shown quickly.
+
+        This is the case if the part was read before, or if it is the last part of its store.
+        """
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return (folder of the store, part) by name. Part None means the last part of the store."""
+        """Return, for each name of a store or of an earlier part: (folder of the store, part).
+
+        The name of a store means the last part of the store, and its part is None.
+        """
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None
@@ -129,7 +135,7 @@ class Stores:
         return known[1]
 
     def reader(self, name: str) -> StoreReader:
-        """Return the reader of a store or part, with all rows that the files have now.
+        """Return the reader of a store or of an earlier part, with all rows that the files have now.
 
         Raises:
             InputError: there is no store with this name, or the store cannot be read.
@@ -219,7 +225,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             return _respond(request, {"error": f"a replay cannot be started: {error}"}, 500)
 
     def _runs(self, request: wrappers.Request) -> wrappers.Response:
-        """Answer a request for the list of stores, each with a summary."""
+        """Answer a request for the list of stores and their parts. Parts that were read have a summary."""
         found: list[dict[str, Any]] = []
         with self._stores.lock:
             for name in self._stores.names():
@@ -255,10 +261,10 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Return the sequence number of the requested decision, if it has the requested candidate.
+    """Return the sequence number of the decision in the row that a request names.
 
     Raises:
-        InputError: the decision does not have this candidate.
+        InputError: there is no such row, or the decision lacks the candidate that the request names.
     """
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):

@@ -44,7 +44,7 @@ forecaster, and new forecasts reset it.
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_ASKERS: Final = 8
-"""Maximum number of requests that get the answer to one dry run; the latest requests are kept."""
+"""Maximum number of repeated requests for the same dry run that are answered; older ones get no answer."""
 MAX_OF_ONE: Final = 4
 """Maximum number of unanswered dry runs per user, so that one user cannot occupy the forecaster."""
 _BUSY: Final = f"{MAX_QUESTIONS} dry runs already wait for an answer; try again when one has arrived"
@@ -117,7 +117,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job since its last requeue; None if there is no forecast."""
+        """Return the latest forecast of a live job; None: none, or only from before the last requeue."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
@@ -258,7 +258,7 @@ class _ForecasterProcess:
             os.set_blocking(self.process.stdin.fileno(), False)
 
     def ask(self, question: Question) -> bool:
-        """Send a question. Return False if it was not sent, usually because the input is full."""
+        """Send a question to the process. Return whether it was sent: usually not if the pipe is full."""
         assert self.process.stdin is not None
         frame = framed(question)
         if len(frame) > select.PIPE_BUF:  # a partial write would corrupt the frames that follow

@@ -62,7 +62,7 @@ STALE_S: Final = 60.0
 IDLE_SHARE: Final = 9.0
 """Pause after a refresh of the forecasts, as a multiple of the CPU time of the refresh."""
 NO_GPUS: Final = Demand(gpus=0)
-"""Demand of a dry run's variant that is not simulated. The answer lists this variant with a note."""
+"""Demand that marks a dry run's variant as not simulated: it gets a note instead of a forecast."""
 FRUGAL_CLOCK_FRAC: Final = 0.6
 RECORD_S: Final = 30 * 86_400.0
 TELLS: Final = 2_000

@@ -107,7 +107,7 @@ class LogReads:
         )
 
     def expire(self, now_s: float) -> None:
-        """Refuse the requests that the node has not answered within the time-out."""
+        """Refuse the clients' requests that a node has not answered within the time-out."""
         late = [request for request, wait in self._waits.items() if now_s - wait.asked_s >= self._timeout_s]
         for request in late:
             wait = self._waits.pop(request)

@@ -87,8 +87,8 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""Pause between two batches above which all leases restart, seconds. The pause must also be longer than 1/4
-of a lease.
+"""After a longer pause between two batches, all leases restart, because no message was read; seconds. The
+pause must also be longer than 1/4 of a lease.
 """
 
 
@@ -442,7 +442,7 @@ class Machine:
     def _tick_job(self, job: Job, launching_s: float) -> None:
         """Repeat orders that nodes have not carried out, and end an attempt that was not started in time.
 
-        `launching_s`: the launch time-out begins at this time or later, Unix seconds.
+        `launching_s`: earliest begin of the launch time-out, Unix seconds; before it, no attempt is late.
         """
         attempt = job.active
         if attempt is None:
@@ -466,7 +466,10 @@ class Machine:
                 )
 
     def _record_price(self) -> None:
-        """Record price and power limit if they have changed, or if `Scheduler.review_s` is due."""
+        """Record the price and the power limit if they have changed, or if deferred jobs are due for review.
+
+        `Scheduler.review_s` is the time of the review.
+        """
         known = self.state.energy_price
         asked = self.scheduler.abilities.prices_asked
         found = None if self._prices is None else self._prices.at(self.now_s, asked)
@@ -507,7 +510,7 @@ class Machine:
         Args:
             known: The last entry; None: there is none.
             since_s: Time of this entry, Unix seconds.
-            prices: Present prices of the series; None: unknown.
+            prices: Prices of the series over time, as last read from its file; None: unknown.
         """
         if known is None or known.price is None or self.now_s <= known.until_s:
             return None if known is None else known.price
@@ -620,7 +623,7 @@ class Machine:
     # ---- facts ------------------------------------------------------------------------------------
 
     def _recorded(self, fact: Entry) -> None:
-        """Buffer the events of a fact (journal entry) that was applied to the state.
+        """Buffer, for the store of decisions, the events of a fact (journal entry) that was just applied.
 
         Also note whether the scheduler must be called, and update the priority of a requeued job.
         """
@@ -631,7 +634,7 @@ class Machine:
             self._rank_again(self.state.jobs[fact.job])
 
     def _keep_event(self, fact: Entry) -> None:
-        """Buffer a journal entry's events for the store of decisions. An error is only logged and counted."""
+        """Buffer a fact's events for the store of decisions. An error is only logged and counted."""
         try:
             self._happened += events_of_fact(fact, self.state, self.now_s, self._recorded_decision)
         except Exception as error:  # a fact may cause any error

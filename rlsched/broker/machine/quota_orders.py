@@ -73,19 +73,19 @@ def check_party(kind: str, name: str) -> None:
 
 
 def quotas_page(quotas: QuotaTable, first: int, now_s: float) -> QuotasPage:
-    """Return a page of the quotas, which begins at row `first`."""
+    """Return one page of the list of quotas. The page begins at row `first` of the list."""
     page, omitted = _page(quotas.rows(now_s), first)
     return QuotasPage(quotas=page, omitted=omitted)
 
 
 def accounts_page(accounts: AccountMembers, first: int) -> AccountsPage:
-    """Return a page of the members of accounts, which begins at row `first`."""
+    """Return one page of the list of accounts' members. The page begins at row `first` of the list."""
     page, omitted = _page(accounts.members(), first)
     return AccountsPage(members=page, omitted=omitted)
 
 
 def _page(rows: list[Row], first: int) -> tuple[list[Row], int]:
-    """Return the rows of the page that begins at row `first`, and the number of later rows."""
+    """Return the page of `rows` that begins at row `first`, and the number of rows after the page."""
     first = max(first, 0)
     page = rows[first : first + MAX_PAGE_ROWS]
     return page, max(len(rows) - first - len(page), 0)

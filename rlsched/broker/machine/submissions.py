@@ -121,7 +121,7 @@ def _wrong_command(message: Submit) -> str:
 
 
 def _wrong_number(message: Submit | Update) -> str:
-    """Return an error message if a number is out of range, else "". Settings not in `message` are skipped."""
+    """Return an error message if a number in a submission or an update is out of range, else ""."""
     for name, one in declared(Submit).items():
         if one.setting.least is not None and hasattr(message, name):
             refusal = one.setting.out_of_range(name, getattr(message, name))

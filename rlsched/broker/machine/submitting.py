@@ -32,11 +32,11 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class Drafts(NamedTuple):
-    """Results for the submissions of a batch, by the submission's token.
+    """For each submission of a batch, its journal entry or the reason for its refusal, by token.
 
     Attributes:
-        entries: Journal entries of the valid submissions.
-        refused: Error messages for the invalid submissions.
+        entries: Token -> journal entry of a valid submission, not journalled yet.
+        refused: Token -> error message for an invalid submission.
     """
 
     entries: dict[str, JobSubmitted]
@@ -116,14 +116,20 @@ class Submitting:
         return ""
 
     def drafts(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """Return the results for consecutive submissions, whose run times are predicted together."""
+        """Return the `Drafts` (journal entries or refusals) of consecutive submissions.
+
+        The run times of the submissions are predicted together, or one by one if this fails.
+        """
         try:
             return self._predicted(messages, now_s)
         except Exception:
             return self._one_by_one(messages, now_s)
 
     def submit(self, message: Submit, drafts: Drafts) -> ClientReply:
-        """Journal a submission, unless it is refused or already journalled."""
+        """Journal a submission, unless it is refused or already journalled. Return the reply to the client.
+
+        `drafts`: result of the method `drafts` for submissions that include this one.
+        """
         array = self._state.arrays.array_of_token(message.token)
         if array is not None:
             return Submitted(job=array.number)
@@ -155,11 +161,11 @@ class Submitting:
         beside: Counter[PartyKey] | None = None,
         numbered: int = 0,
     ) -> Drafts:
-        """Return the results for submissions, with predicted run times. Arguments are as in `_drafted`."""
+        """Return the `Drafts` of submissions, with predicted run times. Arguments are as in `_drafted`."""
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
-        """Set the predicted run times in `found.entries`, and return `found`. `now_s`: Unix seconds."""
+        """Return `found` with predicted run times in its journal entries. `now_s`: Unix seconds."""
         if found.entries:
             predicted = self._state.predictions.predict(list(found.entries.values()), now_s)
             found.entries.update((entry.token, entry) for entry in predicted)
@@ -168,14 +174,14 @@ class Submitting:
     def _drafted(
         self, messages: Sequence[Submit], beside: Counter[PartyKey] | None = None, numbered: int = 0
     ) -> Drafts:
-        """Return the results for submissions, without predicted run times.
+        """Return the `Drafts` of submissions, without predicted run times.
 
-        Submissions that were accepted before have no result.
+        Submissions that were accepted before are left out.
 
         Args:
             messages: The submissions.
             `beside`: Number of jobs that will be journalled before these submissions, by party (user, account
-                or VC). This method adds the valid submissions.
+                or VC). This method adds the valid submissions to it.
             numbered: Total number of jobs that will be journalled before these submissions.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
@@ -209,9 +215,9 @@ class Submitting:
         )
 
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """Return the results for submissions that are processed one at a time.
+        """Return the `Drafts` of submissions, with run times that are predicted one by one.
 
-        A submission that causes an unexpected error has no result.
+        A submission that causes an unexpected error is left out.
         """
         found, beside = Drafts({}, {}), Counter[PartyKey]()
         for message in messages:
@@ -227,7 +233,7 @@ class Submitting:
         return found
 
     def _draft(self, number: int, message: Submit) -> JobSubmitted:
-        """Return the entry for a submission, without a predicted run time.
+        """Return the journal entry for a submission, without a predicted run time.
 
         Raises:
             InputError: the user is not a member of the job's account, or a dependency can never be met.

@@ -114,7 +114,10 @@ class Launches:
         self._asked_mhz: dict[tuple[int, int, int], int] = {}  # clocks ordered under a power limit
 
     def current(self, node: str, key: AttemptKey) -> Job | None:
-        """Return the job of a rank. None if `key` is not a rank of a current attempt on this node."""
+        """Return the job to which rank `key` belongs.
+
+        The result is None if rank `key` is not part of its job's current attempt, or not on node `node`.
+        """
         known = self._state.jobs.get(key.job)
         active = known.active if known else None
         if active is None or active.number != key.attempt or not 0 <= key.rank < len(active.ranks):
@@ -122,7 +125,7 @@ class Launches:
         return known if active.ranks[key.rank].node == node else None
 
     def _in_state(self, node: str, key: AttemptKey, *states: RankState) -> tuple[Job, Attempt, Rank] | None:
-        """Return (job, attempt, rank) if `key` is a rank on this node in one of these states, else None."""
+        """Return (job, attempt, rank) of rank `key`; None unless it is current and in one of `states`."""
         known = self.current(node, key)
         if known is None or known.attempt is None or known.attempt.ranks[key.rank].state not in states:
             return None
@@ -620,7 +623,7 @@ class Launches:
                 )
 
     def follow_limit(self) -> None:
-        """Send new orders to attempts whose SM clock was changed by a power limit since the last order."""
+        """Order the SM clocks of attempts again if the power limit now requires other clocks than ordered."""
         live = [job for job in self._state.job_of_seq.values() if job.active is not None]
         for job in live:
             attempt = job.active

@@ -191,11 +191,11 @@ class Members:
             self._out.record(GpuMemoryLimited(name=node, usable_mib=found))
 
     def held_gpus(self, node: str) -> set[int]:
-        """Return the indexes of the GPUs that the node last reported as used by others or out of service."""
+        """Return the indexes of a node's GPUs that it last reported as out of service or in foreign use."""
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
     def record_holdings(self) -> None:
-        """Journal which GPUs are held by others or out of service, so that no job starts on them.
+        """Journal which GPUs are out of service or used by foreign jobs, so that no job starts on them.
 
         If a job of the broker runs on such a GPU, the GPU is journalled only after that job has left it.
         """
@@ -282,12 +282,15 @@ class Members:
         self.launch_restored(now_s)
 
     def launch_restored(self, now_s: float) -> None:
-        """If the last awaited node has registered after a restore, launch the attempts of the journal."""
+        """Launch the attempts that waited until all nodes had registered after a restore.
+
+        Do nothing while a node is awaited, and on later calls.
+        """
         if self.unknown_attempts.finish_registration(now_s):
             self._launch_again()
 
     def _launch_again(self) -> None:
-        """Send the launch orders that were withheld until all nodes had reported their attempts."""
+        """Order each registered node to start its ranks of the journal's attempts that do not run yet."""
         for name in sorted(self._greeted):
             for number in sorted(self._state.nodes[name].live_jobs):
                 job = self._state.jobs[number]

@@ -214,7 +214,10 @@ class MeteredUsage:
     def _latest_of_rank(
         self, job: int, attempt: Attempt | None, rank: int, now_s: float
     ) -> RankMetered | None:
-        """Return the latest measurements of a rank of this attempt; None: none, or older than `STALE_S`."""
+        """Return the latest measurements of rank `rank` of a job's attempt.
+
+        The result is None if there is no attempt, or no measurement that is at most `STALE_S` old.
+        """
         found = self._ranks.get((job, rank))
         if found is None or attempt is None or found.told.attempt != attempt.number:
             return None

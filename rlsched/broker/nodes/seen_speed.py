@@ -176,7 +176,10 @@ class SeenSpeeds:
         return SeenSpeed(speed_frac / solo.value, seconds, predicted_frac, slow_s, watch.is_fed)
 
     def mean_frac(self, job: Job, now_s: float) -> float | None:
-        """Return a job's mean relative speed since its co-tenants last changed; None: unknown."""
+        """Return a job's mean speed since its co-tenants last changed; None: unknown.
+
+        The speed is relative to the job's speed without co-tenants.
+        """
         seen, attempt = self.of(job, now_s), job.active
         if seen is None or attempt is None:
             return None

@@ -17,7 +17,7 @@ REASON: Final = "no new jobs before the other nodes are back after the restart o
 
 
 class Settling:
-    """Nodes for which a restarted broker waits: nodes of the journal that are unreachable at its start.
+    """Nodes for which a restarted broker waits: the nodes that are unreachable according to its journal.
 
     Args:
         state: The state as recovered from the journal.
@@ -30,9 +30,9 @@ class Settling:
         self._back: list[str] = []
 
     def drain_until_settled(self, name: str, now_s: float) -> None:
-        """Drain a node that registers while other nodes are still awaited.
+        """Drain an awaited node that registers while the broker still waits for other nodes.
 
-        When the last awaited node registers, resume the nodes that this method has drained.
+        When the last awaited node registers, or after `until_s`, resume the nodes that this method drained.
         """
         if name not in self._awaited:
             return

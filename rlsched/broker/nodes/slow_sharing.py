@@ -95,11 +95,11 @@ class SlowSharing:
             )
 
     def _can_learn(self, kind: int, *pair: tuple[Job, int]) -> bool:
-        """Return whether the broker can learn from the observed speed of a pair of jobs.
+        """Return whether the observed speed of a job with its co-tenant can improve the broker's predictions.
 
-        The models of speed learn only about pairs of workloads that were not measured for the catalogue. For
-        a measured pair, a job's profile can learn if the user did not name the job's workload: the job may
-        then differ from the workload that models it.
+        The models of speed improve if the catalogue has no measurement of this pair of workloads. Otherwise,
+        the profile of a job improves if the user did not name the job's workload: the broker has chosen the
+        most similar workload of the catalogue, from which the job may differ.
 
         Args:
             kind: Index of the GPU type in the ledger.

@@ -27,8 +27,8 @@ class TimeLimits:
         """Record the limit that a node enforces for a rank.
 
         Args:
-            job: The rank's job; None: this attempt is not running.
-            number: Attempt number.
+            job: The rank's job; None: the rank's attempt is not current, and nothing is recorded.
+            number: Number of the rank's attempt.
             rank: Index of the rank.
             limit_s: The limit, seconds; None: the node cannot change the limit, and nothing is recorded.
         """

@@ -29,8 +29,8 @@ from rlsched.wire.messages import AttemptKey, AttemptReport, Kill
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
-"""Maximum increase of the last job number by job numbers that a node reports at registration. Higher reported
-job numbers are ignored.
+"""Maximum difference between a job number that a registering node reports and the last job number. Higher
+reported job numbers are ignored.
 """
 _log = logging.getLogger("rlsched.broker")
 
@@ -82,7 +82,7 @@ class UnknownAttempts:
         return not self._state.has_begun(report.job, report.attempt)
 
     def knows(self, node: str, key: AttemptKey) -> bool:
-        """Return whether `key` is a running rank on this node that is not in the journal."""
+        """Return whether rank `key` runs on node `node`, but is missing in the journal."""
         return key in self._running.get(node, {})
 
     def register_reports(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
@@ -115,7 +115,10 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """Record the job of an unknown attempt as cancelled, because this attempt of the job continues."""
+        """Cancel the job of an unknown attempt in the journal, so that the broker does not start the job too.
+
+        The unknown attempt continues on its node.
+        """
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -131,7 +134,7 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job if its unknown attempt has ended by itself. The job must not run twice."""
+        """Cancel a queued job if its unknown attempt has ended by itself: the job must not run twice."""
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return

@@ -335,7 +335,7 @@ def _last_decision(record: DecisionRecord) -> str:
 
 
 def _clock_text(at_s: float) -> str:
-    """Format a time by the clock and time zone of the broker's machine."""
+    """Format a time (Unix seconds) as date and time in the time zone of the broker's machine."""
     return time.strftime("%F %T %Z", time.localtime(at_s))
 
 
@@ -358,7 +358,10 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
 
 
 def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
-    """Describe the job's time between SIGTERM and SIGKILL; empty if another engine sets this time."""
+    """Describe a job's time between SIGTERM and SIGKILL; empty if not rlsched's own engine ends the job.
+
+    It is also empty for a queued job that did not request a time.
+    """
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(state.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in state.nodes)
     if not own or not places(state, job.spec.vc) or (job.state == QUEUED and job.spec.grace_s is None):

@@ -49,7 +49,10 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Store a preemption. For a start, store which preemptions at the same instant made room for it."""
+        """Store a record of a preemption. For a record of a start, store which preemptions made room for it.
+
+        These preemptions were decided at the same instant, for the started job or for some of its GPUs.
+        """
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()
@@ -74,7 +77,10 @@ class RecordMemory:
         return made if start == number else []
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """Return the last record of job `seq`, else the latest record in `partitions`; None: no record."""
+        """Return the last record of job `seq`.
+
+        If there is none, return the latest record of any job in the partitions `partitions`, or else None.
+        """
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)
 

@@ -1,4 +1,7 @@
-"""The profile of a job: expected figures of its resource use with their sources, and observed figures."""
+"""The profile of a job: expected figures of its resource use with their sources, and observed figures.
+
+A figure is one number of a profile, such as the GPU time (`util_frac`) or the memory on each GPU.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +130,11 @@ def _seen(job: Job, usage: SeenUsage | None) -> dict[str, float]:
 
 
 def _seen_factors(state: BrokerState, job: Job, gpu_type: str, speeds: PairSpeeds) -> dict[str, float]:
-    """Return a job's sensitivity and pressure, computed from present speeds and the co-tenant's factors."""
+    """Return the observed sensitivity and pressure of a job that has exactly one co-tenant, by field.
+
+    They are computed from the observed speeds of both jobs, and from the catalogue's factors of the workload
+    that models the co-tenant.
+    """
     if speeds == NO_SPEEDS:
         return {}
     (other,) = state.cluster.beside(job.seq)
@@ -140,7 +147,10 @@ def _seen_factors(state: BrokerState, job: Job, gpu_type: str, speeds: PairSpeed
 
 
 def _from_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimate:
-    """Return the catalogue's figure of workload `number`; for 0, the median of all workloads."""
+    """Return the catalogue's value of the figure `field` for workload `number` on a GPU type.
+
+    For `number` 0 (workload unknown), it is the median of all workloads.
+    """
     value, spread = float(traits_of(gpu_type)[field][number]), _spread(gpu_type, field)
     if not number:
         return Estimate(value, spread, 0, "median", "median of the catalogue's workloads")
@@ -152,7 +162,10 @@ def _from_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimat
 
 @cache
 def _spread(gpu_type: str, field: str) -> float:
-    """Return the standard deviation of ln(figure) over the catalogue's workloads, without figures of 0."""
+    """Return the standard deviation of ln(value) of the figure `field` over the catalogue's workloads.
+
+    Workloads with the value 0 are left out.
+    """
     values = np.asarray(traits_of(gpu_type)[field][1:], np.float64)
     return float(np.log(values[values > 0.0]).std())
 
@@ -196,7 +209,10 @@ def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Esti
 
 
 def without_attempts(state: BrokerState, job: Job, figures: Sequence[ProfileFigure]) -> list[str]:
-    """Describe the expected figures of a live job without earlier attempts, if GPUs can be shared."""
+    """Describe the GPU time and GPU memory with which the ledger counts a job without earlier attempts.
+
+    The result is empty if the broker lets no jobs share GPUs, or if the job has finished.
+    """
     known = {one.field: one for one in figures if one.field in ("util_frac", "memory_mib")}
     if not (state.models.shares and job.live and known and job.spec.num_gpus):
         return []
@@ -276,7 +292,7 @@ def _gpus(number: int | None) -> str:
 
 
 def _with_static(dynamic_w: Estimate | None, gpu_type: str) -> Estimate | None:
-    """Return an estimate of total power: dynamic power plus the static power of the GPU type."""
+    """Return the estimate of a GPU's total power: the estimate of dynamic power plus the static power."""
     if dynamic_w is None:
         return None
     static_w = GPU_FIGURES[canonical_kind(gpu_type)]["static_w"].value
@@ -289,7 +305,10 @@ def _count(profile: WorkloadProfile) -> int:
 
 
 def _part(name: str, expected: Estimate | None, said: object, seen: float | None) -> str:
-    """Format one figure, such as `GPU 78 % (80 % seen)`; "" if no value was expected."""
+    """Format an expected value and, in brackets, the observed one, such as `GPU 78 % (80 % seen)`.
+
+    The text is "" if there is no expected value.
+    """
     assert callable(said)
     if expected is None:
         return ""

@@ -71,7 +71,10 @@ def places(state: BrokerState, vc: str) -> bool:
 
 
 def asked_again_s(state: BrokerState, among: Sequence[Room]) -> float:
-    """Return when the policy requested its next decision in these partitions, Unix seconds; 0: it did not."""
+    """Return the earliest time for which the policy has requested a decision in these partitions.
+
+    The result is in Unix seconds; 0: the policy has requested none.
+    """
     names = state.cluster.partition_names
     return min(
         (
@@ -99,7 +102,7 @@ def gpus_fit_now(state: BrokerState, num_gpus: int, room: Room) -> bool:
 
 
 def short_of_memory(state: BrokerState, demand: Demand, room: Room) -> str:
-    """Describe free GPUs with less free memory than a job requests; "" if it does not wait for memory."""
+    """Describe free GPUs with less free memory than a job requests; "" if the job does not lack memory."""
     s = state.cluster.arrays
     if not demand.gpu_free_mib or not s.config[0].limits_memory:
         return ""
@@ -125,7 +128,10 @@ def short_of_memory(state: BrokerState, demand: Demand, room: Room) -> str:
 
 
 def absent_of_types(state: BrokerState, demand: Demand, among: Sequence[Room]) -> list[str]:
-    """Return nodes that are not up, with GPUs of a job's requested types; empty if any type is accepted."""
+    """Return the names of nodes in the partitions `among` that are not up and have GPUs of requested types.
+
+    The result is empty if the job accepts any GPU type.
+    """
     inside, part_of = {room.partition for room in among}, state.cluster.arrays.node.part_of
     return [
         name

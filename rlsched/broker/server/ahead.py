@@ -30,7 +30,7 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.energy.relative import OUTLOOK
 
 Entry = tuple[Any, tuple[Any, ...]]
-"""A kernel and example arguments. Only the types of the arguments matter, not their values."""
+"""A kernel (compiled function) to compile, and example arguments, of which only the types matter."""
 
 
 def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
@@ -63,7 +63,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
     """Return the kernels that a broker calls for a scheduler with a rule, each with example arguments.
 
     The kernel of a decision is first, because it takes half of the compile time. Kernels that share no code
-    with it are next, so that the processes do not wait for each other.
+    with it are next, so that the processes that compile the list do not wait for each other.
     """
     s, rule = empty_state(2, 8, 256, 1, 4, order=queue.OrderedQueue(scheduler.order).arrays), scheduler.rule
     assert rule is not None

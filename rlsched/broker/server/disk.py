@@ -29,7 +29,7 @@ RETRY_S = 0.25
 
 
 class Disk:
-    """The free space of the journal's disk, and the reserve file.
+    """Monitors the free space of the journal's disk, and keeps a reserve file that is deleted on a full disk.
 
     Args:
         directory: The journal's directory.
@@ -77,12 +77,12 @@ class Disk:
         return found.f_bavail * found.f_frsize / MIB
 
     def make_room(self) -> None:
-        """Delete the reserve if less than 1 MiB is free. Call this before opening a journal."""
+        """Delete the reserve file if less than 1 MiB is free. Call this before opening a journal."""
         if self._directory.is_dir() and self.free_mib() < 1.0:
             self.give_up_reserve()
 
     def give_up_reserve(self) -> bool:
-        """Delete the reserve. Return whether it existed, so that a failed commit can be retried."""
+        """Delete the reserve file. Return True if it existed: then there is space to retry a commit."""
         try:
             self._reserve.unlink()
         except OSError:
@@ -105,13 +105,13 @@ class Disk:
 
 
 class PatientCommits:
-    """Commits that wait for space on a full disk.
+    """Commits to a journal, and retries while the disk is full.
 
     Args:
         disk: The journal's disk.
-        meanwhile: Function that is called with the error between two attempts. If it returns False, the wait
-            ends.
-        say: Function that logs a line, called when the wait begins and when it ends.
+        meanwhile: Function that is called after each failed attempt, with its error. If the function returns
+            False, the commit is given up.
+        say: Function that logs a line, called after the first failed attempt, and when the commit succeeds.
     """
 
     def __init__(

@@ -34,10 +34,10 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sleep: SleepPlan
 
     def words(self, order: PowerNode) -> list[str]:
-        """Return the words of the command for an order.
+        """Return the program and arguments that carry out an order to power a node down or up.
 
         Raises:
-            InputError: the command is empty, or cannot be split into words.
+            InputError: the operator's command is empty, or cannot be split into words.
         """
         option, text = f"--{order.order}-cmd", getattr(self, f"{order.order}_cmd")
         try:
@@ -66,14 +66,14 @@ class PowerCommands:
         self._over: list[PowerDone] = []
 
     def order(self, order: PowerNode) -> None:
-        """Queue the command for an order, unless the same command already waits or runs for the node."""
+        """Queue the command of an order to power a node down or up, unless the same order waits or runs."""
         running = self._running.get(order.node)
         if order not in self._waiting and (running is None or running[0] != order):
             self._waiting.append(order)
         self._begin()
 
     def step(self) -> list[PowerDone]:
-        """Start queued commands, and kill commands that run too long. Return new results."""
+        """Start queued commands, and kill commands that run too long. Return results since the last call."""
         for node, (order, command) in list(self._running.items()):
             error = command.error()
             if error is not None:

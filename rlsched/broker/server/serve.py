@@ -211,7 +211,7 @@ class Broker:
         """Begin a new epoch: recover the state from the journal, and create a state machine.
 
         Returns:
-            The state machine, the fits of its predictors, and its deferred messages.
+            The state machine, the background fits of its predictor, and the store of deferred messages.
         """
         warm = self._warm_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
@@ -533,7 +533,7 @@ class Broker:
 
 
 def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettings:
-    """Return the settings with the policy and the fallback of `chosen`.
+    """Return the settings with the policy and fallback that `rlsched policy set` has set (`chosen`).
 
     Raises:
         InputError: a setting is unknown or invalid, or a policy's Python file is not on this machine.
@@ -550,7 +550,7 @@ def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettin
 
 
 def _digest(settings: BrokerSettings) -> str:
-    """Return a text that identifies the settings' policy and fallback: their digests."""
+    """Return a text that identifies the policy and fallback in the settings: their digests."""
     both = (settings.policy, settings.fallback)
     return " ".join("-" if one is None else Policy.of(one).digest for one in both)
 

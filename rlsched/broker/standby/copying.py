@@ -233,10 +233,10 @@ class _Copy:
         return asked_before
 
     def take(self, answer: JournalRows) -> None:
-        """Store the rows of an answer from the primary.
+        """Add the rows of an answer from the primary to this standby's journal.
 
         Raises:
-            InputError: the journal here belongs to another cluster.
+            InputError: this standby's journal belongs to another cluster than the primary.
         """
         identity = self._warm.state.identity
         if self.is_own and identity and answer.cluster != identity:
@@ -330,7 +330,7 @@ class _Copy:
         return Taken(self._warm, lambda _: self.journal, "")
 
     def log_change(self, what: str, more: str = "") -> None:
-        """Log one line with `more` and `what`. Do nothing if `what` is the same as in the last call."""
+        """Log the message `more` + `what`. Do nothing if `what` is the same as in the last call."""
         if what != self._said:
             self._said = what
             self._say(
