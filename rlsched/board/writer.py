@@ -50,7 +50,7 @@ class DecisionWriter:
         self._curves: Curves | None = Curves(self.logdir, DESCRIPTIONS, LAYOUT, wall_time)
 
     def add(self, record: DecisionRecord) -> None:
-        """Add one decision; if the window is full, write its point."""
+        """Add one decision. After every `window` decisions, write one point of each curve."""
         self._waiting.append(record)
         if len(self._waiting) >= self._window:
             self._write_point()

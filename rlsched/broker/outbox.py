@@ -58,7 +58,7 @@ class Outbox:
         self._effects.append(DropNode(node))
 
     def power(self, order: PowerNode) -> None:
-        """Run the suspend or resume command of a node."""
+        """Add an effect that runs the suspend or resume command of a node."""
         self._effects.append(order)
 
     def take(self) -> list[Effect]:

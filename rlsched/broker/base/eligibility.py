@@ -29,14 +29,14 @@ class Eligibility:
         self._barred: dict[Reason, set[int]] = {}
 
     def bar(self, seqs: Sequence[int], reason: Reason) -> None:
-        """Keep waiting jobs out of the queues for a reason. No job may have this reason already."""
+        """Keep waiting jobs out of the queues for `reason`. None of the jobs may have this reason already."""
         leave = self._without_other(seqs, reason)
         self._barred.setdefault(reason, set()).update(seqs)
         if leave:
             self._cluster.make_ineligible(leave)
 
     def clear(self, seqs: Sequence[int], reason: Reason, now_s: float) -> None:
-        """Remove a reason that keeps these jobs out of the queues. Jobs without another reason enter them."""
+        """Remove `reason` from the jobs `seqs`. Jobs that have no other reason enter the queues."""
         self._barred[reason].difference_update(seqs)
         enter = self._without_other(seqs, reason)
         if enter:

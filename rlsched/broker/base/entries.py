@@ -294,7 +294,7 @@ class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
     spread: float
     predicted_by: str = "running-mean"
     said: bytes = b""
-    """As in `JobSubmitted`."""
+    """Predictions and features of the task, as in `JobSubmitted.said`."""
 
 
 class JobHeld(Fact, frozen=True, kw_only=True, tag="job_held"):

@@ -145,9 +145,10 @@ class Forecasting(Forecasts):
             self._not_before_s = self._elapsed()
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Forward a dry run; `step` returns the answer later. Return the reason for a refusal, else "".
+        """Forward a client's dry run to the forecaster. Return the reason for a refusal, else "".
 
-        Repeats of a waiting question of the same user are not forwarded: clients repeat unanswered requests.
+        A later call of `step` returns the answer. A dry run that already waits for the same user is not
+        forwarded again: clients repeat unanswered requests.
         """
         for waiting in self._waits.values():
             if waiting.person == asked.by.person and waiting.question == question:

@@ -105,7 +105,7 @@ class RecordLog:
         return rows
 
     def begins(self) -> bool:
-        """Return whether the store is new, that is, contains no states of nodes yet."""
+        """Return whether the store of decisions is new, that is, contains no states of nodes yet."""
         return not segment_files(self.folder, "nodes")
 
     def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:

@@ -38,7 +38,7 @@ def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
 
     Args:
         scheduler: Policy that decides.
-        predictions: Key of the predictions (`Predictions.made_for`).
+        predictions: Text that identifies the run-time predictors (`Predictions.made_for`).
         half_life_s: Half-life of a user's usage for fair share, seconds.
     """
     strategy = scheduler.policy_id if scheduler.strategy is not None else ""

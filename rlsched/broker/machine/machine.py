@@ -103,8 +103,8 @@ class Machine:
         ended: The journal's table of finished jobs.
         ranks: Rules for priorities and fair share.
         memory: Stores the last decision record of each job.
-        soft_errors: Counts decision records that could not be made (`made`) or stored (`remembered`), and
-            events that could not be made (`told`).
+        soft_errors: Counter of errors by kind: decision records that could not be made (`made`) or stored
+            (`remembered`), and events for the store of decisions that could not be made (`told`).
         loop_metrics: Function that returns metrics of the broker's loop, for reports.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: Time at which the process began to serve, Unix seconds; None: `now_s`.
@@ -356,7 +356,7 @@ class Machine:
                 members.mark_leaving(node)
 
     def _limited(self, node: str, message: Launched | TimeLimited) -> None:
-        """Record the time limit that a node enforces for a rank, as reported in this message."""
+        """Record the time limit that a node enforces for a rank, as the node reports it in `message`."""
         job = self._attempts.current(node, message.key)
         self._time_limits.note_enforced(job, message.attempt, message.rank, message.limit_s)
 

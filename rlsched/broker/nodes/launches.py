@@ -83,15 +83,15 @@ TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Values of `RankEnded.reason` if the job did not cause the end of its rank, with a text for users. The job
-is queued again without counting a retry, unless all its ranks ended with exit code 0.
+"""`RankEnded.reason` -> text for users, if the node ended the rank and the job did not cause this. The job is
+queued again without counting a retry, unless all its ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it will not share again",
     MPS_NEIGHBOUR_FAULT: "ended by the GPU fault of a co-tenant, which ends all jobs of a GPU under MPS",
 }
-"""Values of `RankEnded.reason` if a GPU fault under MPS, which ends all co-tenants, ended a rank, with a text
-for users. The job is queued again without counting a retry (`_forgive`).
+"""`RankEnded.reason` -> text for users, if a GPU fault under MPS ended the rank. Such a fault ends all jobs
+on the GPU. They are queued again without counting a retry (`_forgive`).
 """
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
@@ -585,7 +585,7 @@ class Launches:
     def _hosts(self, attempt: Attempt) -> list[str]:
         """Return the host address of each rank's node.
 
-        If some nodes have the address `LOCALHOST` and others do not, return the names of the former instead.
+        The address `LOCALHOST` is replaced by the node's name, unless all ranks' nodes have this address.
         """
         hosts = [(rank.node, self._state.nodes[rank.node].spec.host) for rank in attempt.ranks]
         is_local = all(host == LOCALHOST for _, host in hosts)
@@ -736,7 +736,10 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None,
 
 
 def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
-    """Return the reported exit code and reason, with impossible values replaced."""
+    """Return the exit code and reason that a node reported.
+
+    An impossible exit code becomes `VANISHED_EXIT_CODE`, an impossible reason "".
+    """
     if reason not in END_REASONS or (reason == TIME_LIMIT and job.spec.time_limit_s is None):
         reason = ""
     return exit_code if 0 <= exit_code <= 255 else VANISHED_EXIT_CODE, reason

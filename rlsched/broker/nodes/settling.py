@@ -32,7 +32,7 @@ class Settling:
     def drain_until_settled(self, name: str, now_s: float) -> None:
         """Drain an awaited node that registers while the broker still waits for other nodes.
 
-        When the last awaited node registers, or after `until_s`, resume the nodes that this method drained.
+        When the last awaited node registers, or a later one after `until_s`, resume the nodes drained here.
         """
         if name not in self._awaited:
             return

@@ -36,7 +36,7 @@ class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsEntries(Protocol):
-    """Interface of the journal for `perform`."""
+    """Interface with which `perform` commits entries to the journal."""
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Commit a batch of entries; see `Journal.commit`."""

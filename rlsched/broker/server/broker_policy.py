@@ -33,7 +33,7 @@ from rlsched.models.at_clock import MIN_CLOCK_FRAC
 from rlsched.models.learning import Observed
 
 _LOW_W: Final = 1_500.0
-"""Power limit of the small trial cluster, W. It is so low that clocks are lowered and jobs wait."""
+"""Power limit of the cluster on which trial decisions are made, W: so low that clocks fall and jobs wait."""
 
 
 def load_policy(

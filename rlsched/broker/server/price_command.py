@@ -43,7 +43,10 @@ class PriceCommand:
         self._failed = False
 
     def begin(self) -> None:
-        """Start the command if it is due. If there is no file of prices yet, wait for it up to `START_S`."""
+        """Start the command if it is due. If there is no file of prices yet, wait until the command ends.
+
+        The wait takes at most `START_S`.
+        """
         self.step()
         if self._running is None or self._file.exists():
             return
@@ -56,7 +59,7 @@ class PriceCommand:
             self.step()
 
     def step(self) -> None:
-        """Start the command if it is due. If the command has ended, replace the file.
+        """Start the command if it is due. If it has ended successfully, replace the file of prices.
 
         Of consecutive failures, only the first is logged.
         """
@@ -77,7 +80,7 @@ class PriceCommand:
                 self._note(f"{self._words[0]} cannot be run: {failure.strerror or failure}")
 
     def _replace(self, printed: str) -> str:
-        """Replace the file of prices with the series in file `printed`. Return the error; "" on success."""
+        """Replace the file of prices with the command's output, file `printed`. Return an error, else ""."""
         part = self._file.with_name(f".new-{self._file.name}")  # the ending selects compression
         try:
             Series.read(printed).write(part)

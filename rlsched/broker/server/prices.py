@@ -92,7 +92,7 @@ class PriceSource:
             self.table = known[0]._replace(bill_prices=known[-1].bill_prices)
 
     def _say_if_ended(self, prices: PriceTable | None, now_s: float, effect: str) -> None:
-        """Log one line when a series has no value for the present time any more."""
+        """Log one line when the series `prices` has no value for the present time any more."""
         if prices is None:
             return
         if now_s < prices.ends_s:

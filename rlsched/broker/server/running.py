@@ -21,7 +21,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import Starting
 
 SLOW_S = 5.0
-"""Time after which a line explains why the broker's start is slow, seconds."""
+"""Time from the begin of the broker's start until a log line explains why the start is slow, seconds."""
 
 
 class _StoppedError(BaseException):

@@ -79,7 +79,7 @@ REST_S = 0.004
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
-"""Messages that the loop answers itself. Only a `LaterBroker` from a node goes to the state machine."""
+"""Messages that the loop answers without the state machine, except a `LaterBroker` from a node."""
 QUESTIONS_S = 0.005
 """Maximum time for answers to questions in a turn, seconds; further questions wait for the next turn."""
 
@@ -445,7 +445,7 @@ class Broker:
         return True
 
     def _answer_itself(self, heard: Heard) -> None:
-        """Answer a message that the loop itself answers (`_OF_THE_LOOP`)."""
+        """Answer a message of a type in `_OF_THE_LOOP`, without the state machine."""
         route, request, message = heard.route, heard.envelope.request, heard.envelope.message
         match message:
             case SetPolicy():

@@ -30,8 +30,8 @@ class Taken:
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
         open: Function that opens the journal for writing.
-        previous: Description of the broker that this process replaces, for the log; "": none, because the
-            last broker ran in this directory.
+        previous: Description of the broker that this process replaces, for the log; "" if the last broker
+            ran in this directory.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 

@@ -61,7 +61,7 @@ class Warm:
         self.forget()
 
     def forget(self) -> None:
-        """Reset the state to an empty one, before the first entry."""
+        """Reset the state to the empty state that precedes the first entry."""
         self._ended: list[EndedJob] = []
         self.state = BrokerState(
             Predictions(self._prediction, self._past), self.scheduler.order, self._half_life_s

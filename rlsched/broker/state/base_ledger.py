@@ -84,7 +84,7 @@ BURST_FIELDS: Final = (
     "burst_spread",
     "look_s",
 )
-"""Further fields of a live job, stored if bursts (similar jobs in a row) revise predictions
+"""Further fields of a live job that a base stores if bursts (similar jobs in a row) revise predictions
 (`Ledger.revises`).
 """
 JOB_DERIVED: Final = (
@@ -256,7 +256,7 @@ def fill(
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
     """Add a live job to the ledger, with its GPUs if it runs. Return its slot (index in `state.arrays.job`).
 
-    `revised`: whether predictions were revised, so that the base also stores `BURST_FIELDS`.
+    `revised`: whether the base stores `BURST_FIELDS`, because bursts revised predictions.
     """
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq

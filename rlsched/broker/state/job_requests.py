@@ -28,7 +28,7 @@ and shows whether the job would use more cores.
 """
 MOST_FOR_SPEED: Final = 0.1
 """Upper limit of the distance between learnt speeds and a workload's speeds (`_speed_distances`). The limit
-is low, because GPU times matter more: they determine how two jobs share a GPU.
+is low, because GPU times matter more than speeds: they determine how two jobs share a GPU.
 """
 MOST_FOR_PAIRS: Final = POPULATION_SD
 """Upper limit of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`).
@@ -37,7 +37,9 @@ fits. In a comparison of limits from .1 to .6 and no limit, .6 gave nearly the l
 (`studies/models/nearest_by_pairs.py`).
 """
 MOST_RATIO: Final = 10.0
-"""Largest ratio of learnt power to the workload's power; a larger ratio is an error of measurement."""
+"""Upper limit of a job's learnt power, relative to the catalogue's power of the workload that models it. A
+larger ratio is an error of measurement.
+"""
 
 
 class Sharing(TypedDict):

@@ -286,7 +286,7 @@ class Job:
         self.state = state
 
     def forget_start(self) -> None:
-        """Remove the fields that a finished job no longer needs; share equal strings with other jobs."""
+        """Remove the submission's fields that only a start needs. Share equal strings with other jobs."""
         self.spec = msgspec.structs.replace(
             self.spec,
             command=[],

@@ -155,8 +155,8 @@ def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[st
 
     Returns:
         The speed. None if a rank was not measured long enough, or if the GPU time of earlier runs is unknown.
-        Also None if the attempt had both co-tenants and a lower clock, or neither: its speed is then 1 by
-        definition.
+        Also None if the attempt had both co-tenants and a lower clock. Also None if it had neither, because
+        its speed is then 1 by definition.
     """
     gpus, busy = sum(len(rank.gpus) for rank in attempt.ranks), 0.0
     if attempt.was_shared == (attempt.sm_clock_frac < 1.0) or not gpus:
