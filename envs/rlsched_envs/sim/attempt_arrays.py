@@ -17,13 +17,14 @@ FAILED: Final = 3
 PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
-"""Reason for an attempt's end: another job on the same GPU caused a GPU fault, which stops all jobs there."""
+"""Reason for an attempt's end: another job on its GPU caused a GPU fault, which stops all jobs on a GPU."""
 CANCELLED: Final = 7
 """Outcome of a job that never starts, because a dependency can never be met. No attempt has this reason."""
 REASONS: Final = (
     *("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault", "cancelled"),
 )
-"""Names of the codes above. *ended*, *timeout*, *failed* and *cancelled* are outcomes of jobs."""
+"""Names of the reasons, by code: ONGOING (0) to CANCELLED (7). *ended*, *timeout*, *failed* and *cancelled*
+are also outcomes of jobs."""
 
 JOB_LOG: Final = np.dtype(
     [
@@ -59,7 +60,7 @@ LEFT_OUT: Final = 3
 """Stage of a cancelled job."""
 
 CHILD: Final = np.dtype([("row", np.int32), ("kind", np.int32)])
-"""A job that depends on another: its row, and the kind of the dependency (index in `KINDS`)."""
+"""Fields of a dependency: row of the dependent job, and kind of the dependency (index in `KINDS`)."""
 
 ATTEMPT: Final = np.dtype(
     [

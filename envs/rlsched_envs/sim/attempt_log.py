@@ -58,7 +58,7 @@ class RunRules:
 
 
 class ModelledAttempts(NamedTuple):
-    """Energy and GPU time of S attempts according to the models; nan while an attempt runs."""
+    """Energy and GPU time of S attempts, computed by the models; nan for an attempt that still runs."""
 
     energy_j: NDArray[np.float64]  # (S,) energy, joules
     share_s: NDArray[np.float64]  # (S,) integral over time of the attempt's share of each GPU
@@ -234,8 +234,9 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> Records:
-    """Write the dependencies to `jobs`, and return them, grouped by the row on which a job depends.
+    """Return the dependencies between jobs of the run, grouped by the job on which other jobs depend.
 
+    Writes to `jobs` where each group begins, its size, and for how many other jobs each job waits.
     Dependencies on jobs outside the run count as met.
     """
     found = dependencies(trace)

@@ -122,7 +122,10 @@ def signals_of(
 def _details_on_grid(
     series: Series, second_0: datetime, known_ahead_s: float, asked: PricesAsked, grid: Integrals
 ) -> NDArray[np.float64]:
-    """Return the details of the price (`signals.RANK`) in each step of `grid`; 0 after the series ends."""
+    """Return the details of the price (rows `signals.RANK` and later of the signal) in each step of `grid`.
+
+    The details are 0 after the end of the price series.
+    """
     begins_s = (series.begins - second_0).total_seconds()
     middles_s = grid.from_s + grid.step_s * (np.arange(grid.rates.shape[1]) + 0.5)
     at = np.floor((middles_s - begins_s) / series.step_s).astype(np.intp)
@@ -138,10 +141,10 @@ def _details_on_grid(
 def price_details(
     series: Series, known_ahead_s: float, asked: PricesAsked, first: int, end: int
 ) -> NDArray[np.float64]:
-    """Return the details of the price (`signals.RANK`) in the steps `first` to `end` - 1 of a series.
+    """Return the details of the price (`signals.RANK`) in the steps `first` to `end` - 1 of a price series.
 
-    The shape is (ROWS_AHEAD - ROWS, end - first). The row of `FROM` has the start of each step, in seconds
-    after the start of the series. Details that are not in `asked` are 0.
+    The shape is (ROWS_AHEAD - ROWS, end - first). The row for `FROM` has the start of each step, in seconds
+    after the start of the series. Ranks and sums that `asked` does not request are 0.
     """
     found = np.zeros((ROWS_AHEAD - ROWS, end - first))
     found[FROM - ROWS] = np.arange(first, end) * series.step_s

@@ -29,4 +29,5 @@ DIALS_DUE: Final = 6
 continue the run.
 """
 REVIEW_DUE: Final = 5
-"""Result: the clock has reached `run.review_s`. Do the review, set the next `review_s`, then continue."""
+"""Result: the clock has reached `run.review_s`. The caller must review sleeping nodes or apply observations
+(`Engine._review`), set the next `review_s`, and continue the run."""

@@ -18,7 +18,7 @@ def may_enter(log: AttemptArrays, row: int) -> bool:
 
 @kernel
 def hold_back(log: AttemptArrays, row: int) -> None:
-    """Hold back a newly submitted job. Cancel it if one of its dependencies can never be met."""
+    """Keep a newly submitted job out of the queue. Cancel it if a dependency of the job can never be met."""
     log.jobs.stage[row] = HELD_BACK
     log.counters[0].held_back += 1
     if log.jobs.hopeless[row]:

@@ -309,7 +309,7 @@ class Engine:
         """Run a compiled rule to the end of the trace.
 
         Args:
-            rule: The rule; it must have the engine's order.
+            rule: The rule; its queue order (`order`) must be the order given to the engine.
             until_started: (J,) mask of jobs. The run stops soon after these jobs have started or, if jobs can
                 be interrupted, soon after they have ended. None: the run does not stop early.
         """
@@ -332,9 +332,10 @@ class Engine:
         return self._table(decisions, np.empty(0), {"rule": decisions})
 
     def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
-        """Run a compiled rule, and pause at the first arrival that is `every_s` or more after the last pause.
+        """Run a compiled rule, and pause at arrivals of jobs that are at least `every_s` seconds apart.
 
-        The decisions of an instant are made before the pause. Yields the number of jobs that have arrived.
+        The first pause is at the first arrival. The decisions of an instant are made before the pause. At
+        each pause, yields the number of jobs that have arrived.
         """
         run = self.begun_by(rule)
         submit_s = self.arrays.truth.submit_s
@@ -421,7 +422,7 @@ class Engine:
         """Run any scheduler to the end of the trace, decision by decision.
 
         Args:
-            scheduler: The scheduler; it must have the engine's order.
+            scheduler: The scheduler; its queue order (`order`) must be the order given to the engine.
             until_started: As in `run_rule`.
             until_s: Stop at this time, before the decisions of this time.
             on_record: Called with the record of each decision; None: no records are made.
@@ -553,7 +554,7 @@ class Engine:
         )
 
     def _energy(self) -> Energy | None:
-        """Return the energy up to now; None if the run has no models of power."""
+        """Return the energy results of the run up to now; None if the run has no models of power."""
         if not self._physics:
             return None
         progress, now_s = self.arrays.progress, self.now_s
@@ -600,9 +601,10 @@ class Engine:
 
 
 class _Stop:
-    """Checks now and then whether all `wanted` jobs are done, so that the run can stop early.
+    """Checks after every `_ROWS_BETWEEN_LOOKS` arrivals whether the run can stop early.
 
-    If `wanted` is None, the run does not stop early.
+    The run can stop when all jobs of the mask `wanted` have a time in `done_s`. If `wanted` is None, the run
+    does not stop early.
 
     Attributes:
         next_look_row: Number of arrived jobs at which the next check is due.

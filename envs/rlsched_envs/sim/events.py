@@ -120,7 +120,7 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _try_again(sim: SimArrays, slot: int) -> None:
-    """Requeue a job that failed. The end of its attempt must be logged."""
+    """Requeue a job that failed. The caller must already have logged the end of its attempt."""
     give_back(sim, slot)
     sim.state.job.overhead_left_s[slot] = sim.log.jobs.restart_s[sim.progress.ends.row[slot]]
     queue.requeue(sim.state, slot, sim.progress.run[0].now_s)
@@ -128,7 +128,7 @@ def _try_again(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _fail(sim: SimArrays, slot: int, reason: int) -> None:
-    """Stop and requeue a running job. `reason`: code of the fault of its node or of a co-tenant."""
+    """Stop and requeue a running job. `reason`: NODE_FAILURE, or NEIGHBOUR_FAULT (fault of a co-tenant)."""
     forget_end(sim.progress, slot)
     log_end(sim, slot, reason)
     _try_again(sim, slot)
@@ -136,7 +136,7 @@ def _fail(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def _spreads(sim: SimArrays, row: int) -> bool:
-    """Return whether a job's failure is a GPU fault: a random draw for each job and each failure."""
+    """Return whether a job's failure is a GPU fault, by a random draw for this failure of this job."""
     frac = sim.log.config[0].fault_ppm / 1e6
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 
@@ -190,7 +190,7 @@ def _fail_jobs_on(sim: SimArrays, n: int) -> None:
 
 @kernel
 def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of idle nodes, and return by how much their power increases, W. Requires models."""
+    """Set the statuses of idle nodes, and return the increase of their power, W. Requires models."""
     idle_w = sim.progress.books[0].idle_w
     for k in range(nodes.shape[0]):
         _set_node(sim, nodes[k], statuses[k])
@@ -202,8 +202,9 @@ def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int
 
 @kernel
 def _next_s(sim: SimArrays) -> float:
-    """Return the time (now or later) of the next event or call requested by the rule; infinite: none.
+    """Return the time, now or later, of the next event or of the next call that the rule requested.
 
+    Infinite: there is neither.
     Node events after the end of the last job are ignored. Node events before the first submission are due at
     once.
     """

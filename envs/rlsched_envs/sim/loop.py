@@ -42,7 +42,7 @@ INSTANT: Final = np.dtype(
         ("terms", np.float64, (NUM_TERMS,)),  # results of `costs.terms_so_far`
     ]
 )
-"""Fields of an entry of a cost curve: an instant, and the cost of the run up to this instant."""
+"""Fields of a point of a cost curve: a time, and the terms of the run's cost up to this time."""
 
 
 @by_reference
@@ -126,10 +126,11 @@ def pause_jobs(sim: SimArrays, p: int, o: Any) -> bool:
 
 @kernel
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
-    """Run a rule to the end of the trace, or until `until_row` jobs have arrived and due decisions are made.
+    """Run a rule until `until_row` jobs have arrived and all decisions of this instant are made.
 
-    `curve` receives the cost at each instant, if the run records costs (`RECORDS`). Returns STOPPED
-    (`until_row` is reached), NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than MOVED.
+    The run also stops at the end of the trace. `curve` receives the cost at each instant, if the run records
+    costs (`RECORDS`). Returns STOPPED (`until_row` is reached), NEED_ROOM, DIALS_DUE, or a result of
+    `next_instant` other than MOVED.
     """
     run = sim.progress.run[0]
     while run.next_row < until_row or run.undecided:

@@ -124,7 +124,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return load_catalogue(assumed_scale=self.assumed_scale)
 
     def arrays(self, catalogue: Catalogue, kinds: Sequence[str]) -> ModelArrays:
-        """Return the catalogue's arrays for these GPU types, with the power cap and the speeds in `pairs`."""
+        """Return a catalogue's arrays for the GPU types `kinds`, with these power caps and pair speeds."""
         arrays = catalogue.arrays(kinds)
         arrays.gpu.cap_w = self.power_cap_frac * arrays.gpu.tdp_w
         for pair in self.pairs:
@@ -232,7 +232,7 @@ def job_keys(trace: Trace) -> NDArray[np.uint64]:
 
 
 def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
-    """Set the power of the nodes of a cluster's state, without their GPUs. `power` None: defaults."""
+    """Set in a cluster's state the power that nodes draw without their GPUs. `power` None: default values."""
     power, at = power or NodePower(), 0
     for group in spec.nodes:
         set_node_watts(state.arrays.node[at : at + group.count], group, power)

@@ -120,7 +120,7 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
 def settled_s(sim: SimArrays, slot: int) -> float:
     """Return the work that the current attempt of a running job has done, seconds at full speed.
 
-    With models, also settles the job (`physics.settle`).
+    With models, also adds the job's work and energy up to now to its totals (`physics.settle`).
     """
     now_s = sim.progress.run[0].now_s
     if PHYSICS and sim.state.config[0].modelled:
@@ -138,7 +138,10 @@ def note_left(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def left_others(sim: SimArrays, slot: int) -> bool:
-    """Return whether other jobs still run on the whole GPUs that a job has released."""
+    """Return whether other jobs still run on the GPUs that a job has released.
+
+    False for a job that requested only a part of a GPU.
+    """
     if not MODELLED or not sim.state.config[0].modelled or sim.progress.work.first_gpu[slot] < 0:
         return False
     whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
@@ -147,7 +150,7 @@ def left_others(sim: SimArrays, slot: int) -> bool:
 
 @kernel
 def has_room(sim: SimArrays, jobs: int) -> bool:
-    """Return whether the log has room for `jobs` starts, even if they use as many GPUs as possible."""
+    """Return whether the attempt log has room for `jobs` more attempts, however many GPUs they use."""
     log = sim.log
     if log.attempts.shape[0] - log.counters[0].attempts < jobs:
         return False
@@ -157,7 +160,7 @@ def has_room(sim: SimArrays, jobs: int) -> bool:
 
 @kernel
 def log_start(sim: SimArrays, slot: int) -> None:
-    """Log the start of an attempt, and plan its end. The log must have room (`has_room`)."""
+    """Log the start of an attempt, and plan its end. The attempt log must have room (`has_room`)."""
     s, r, log = sim.state, sim.progress, sim.log
     row, now_s, jobs = r.ends.row[slot], r.run[0].now_s, sim.log.jobs
     at = log.counters[0].attempts
@@ -249,7 +252,7 @@ def log_end(sim: SimArrays, slot: int, reason: int) -> None:
 @shared
 @kernel
 def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """Start the job of a move in partition `p`; return False if the job does not fit there."""
+    """Start the waiting job `move.start` in partition `p`; return False if it does not fit there."""
     if not MODELLED or not sim.state.config[0].modelled:
         if not _allocate(sim, p, move.start, move.place):
             return False
@@ -279,7 +282,10 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 @kernel
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """Allocate GPUs as `_allocate` does; set the clock and cores of the job by the start options `o`."""
+    """Allocate GPUs of partition `p` to the job of a move; return False if the job does not fit.
+
+    The clock and the CPU cores of the job follow from the move and from the start options `o`.
+    """
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
     place = move.place if move.place >= 0 else node_to_place(s, p, slot, o, move.place)
     host = choose(s, p, slot, place, scratch)
@@ -392,7 +398,7 @@ def _charge_restart(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
-    """Save all work of a preempted job, and add its restart cost to `queued_s` (see `preempt`)."""
+    """Save all work of a preempted job. Add its restart cost to `queued_s`, less its unspent restart cost."""
     job, done_s = sim.state.job, settled_s(sim, slot)
     left_s = sim.truth.duration_s[sim.progress.ends.row[slot]] - job.saved_s[slot]
     sim.progress.run[0].queued_s += restart_s - max(job.overhead_left_s[slot] - done_s, 0.0)

@@ -122,8 +122,8 @@ def pass_limit(x: ProgressArrays, s: StateArrays, seconds: float) -> None:
 def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: float) -> None:
     """Add the cost of the power that unused nodes (nodes without jobs) draw in a time span to `unused_cost`.
 
-    Also advances the demand meter by the power of the rest of the cluster, and counts how often an unused
-    node has got a job. All jobs must use GPUs: a node is unused if all its GPUs are free.
+    Also advances the demand meter (`_meter`) with the power of all other nodes and GPUs, and counts how often
+    an unused node got a job. All jobs must use GPUs: a node is unused if all its GPUs are free.
     """
     watts, books = 0.0, x.books[0]
     if until_s <= since_s:
@@ -246,8 +246,8 @@ def group_cap(s: StateArrays, g: int) -> float:
 def _under_cap(s: StateArrays, g: int, clock: float) -> float:
     """Return the highest clock, up to `clock`, at which the GPUs of a group draw at most their power cap.
 
-    Assumes that only jobs of this group slow each other down. The result is at least `MIN_CLOCK_FRAC`, or
-    `clock` if that is lower, even if the power then exceeds the cap.
+    Assumes that jobs of other groups do not slow down the jobs of this group. The result is at least
+    `MIN_CLOCK_FRAC`, or `clock` if that is lower, even if the power then exceeds the cap.
     """
     kind = gpu_kind(s, g)
     if _drawn_w(s, g, clock) <= s.models.gpu.cap_w[kind]:
@@ -264,7 +264,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Return the power of a group's first GPU at an SM clock, W, without slowdown by other groups."""
+    """Return the power of a group's first GPU at an SM clock, W, if other groups do not slow it down."""
     kind, added_w = gpu_kind(s, g), 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -305,9 +305,9 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle the jobs of a group, and set the group's clock.
+    """Settle the jobs of a group, and set the clock of its GPUs.
 
-    If the clock changes, each job that already ran loses the time of a clock change (`switch_s`).
+    If the clock changes, each job that was already running loses the work of `switch_s` seconds.
     """
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
@@ -411,7 +411,7 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Add the power of the cores of a job without GPUs to the cluster's power. The job's rate stays 1."""
+    """Add the power that a job without GPUs draws by its cores to the cluster's power. Its rate stays 1."""
     x.work.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
     x.books[0].jobs_w += x.work.power_w[slot]
     x.books[0].total_w += x.work.power_w[slot]

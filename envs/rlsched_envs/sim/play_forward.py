@@ -58,7 +58,10 @@ class PlayForward:
         self._copies = _Copies()
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate futures of all live jobs; with a hypothetical job `asked`, only until this job starts."""
+        """Simulate futures, and return the starts and ends of all live jobs in each future.
+
+        With a hypothetical job `asked`, a future ends when this job starts.
+        """
         if asked is not None:
             world.state.demand_number(asked.demand)  # first: it can reallocate the arrays of the state
         live = self._copies.take(world)
@@ -82,7 +85,7 @@ class PlayForward:
         return live.ahead(start_s, end_s, asked is not None)
 
     def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate one future with predicted run times and without arrivals (list scheduling)."""
+        """Simulate one future with predicted run times and without new jobs (list scheduling)."""
         if asked is not None:
             world.state.demand_number(asked.demand)
         live = self._copies.take(world)
@@ -100,14 +103,17 @@ class PlayForward:
         blocks: int = 0,
         ran_s: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """Simulate one future. Return the (L,) starts and ends of the live jobs in it; infinite if unknown.
+        """Simulate one future. Return the (L,) starts and (L,) ends of the live jobs; infinite if unknown.
 
-        `extra`: row of a hypothetical job, or None. The future ends when the hypothetical job starts; its
-        start and end are the last entries of the results.
-
-        Without `draws`, no new jobs arrive. With `draws`, the future ends after `blocks` x `BLOCK_S`, or at
-        the horizon if that is earlier. `ran_s`: (N,) run time of each recent job in this future, nan if
-        unknown.
+        Args:
+            world: The state from which the future starts.
+            live: The L live jobs.
+            extra: Row of a hypothetical job, or None. The future ends when this job starts. Both results
+                then have L + 1 entries; the last one is for this job.
+            draws: Random generator for the jobs that arrive. None: no jobs arrive, and the future lasts until
+                the horizon.
+            blocks: Maximum length of a future with arrivals, in time blocks of `BLOCK_S` seconds.
+            ran_s: (N,) run time of each recent job in this future, nan if unknown.
         """
         run, rule = self._copies.work.sim, world.rule
         go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
@@ -184,8 +190,8 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""Pairs (n, blocks): every n-th future has a length of `blocks` x `BLOCK_S`. For a future to which several
-pairs apply, the first of them counts.
+"""Pairs (n, blocks): every n-th future lasts `blocks` x `BLOCK_S` seconds. If several pairs apply to a
+future, the first of these pairs counts.
 """
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
@@ -218,7 +224,7 @@ class _LiveJobs(NamedTuple):
         return not (open_start | (np.isnan(outcome.end_s[:jobs]) & self.may_stop)).any()
 
     def lengths(self, world: World) -> Lengths:
-        """Return the run times of recently ended jobs, and the times that running jobs have run so far."""
+        """Return distributions of run time relative to prediction, from recently ended and running jobs."""
         came, gpus = world.past.rows, world.state.arrays.demand.gpus
         ended, runs = ~np.isnan(came["run_s"]), self.job[self.running]
         parts = (
@@ -235,9 +241,9 @@ class _LiveJobs(NamedTuple):
         return self._run_times(world, np.full((len(self.slots), 1), _HALF), self.job["predicted_s"])[:, 0]
 
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
-        """Return (L, samples) drawn total run times, correlated within a burst of similar jobs (`Bursts`).
+        """Draw (L, samples) total run times, correlated within a burst of similar jobs (`Bursts`).
 
-        `like`: run times of recently ended jobs and of running jobs, as `lengths` returns them.
+        `like`: distributions of recent run times, the result of `lengths`.
         """
         chances, age_s = self._chances(world), self._age_s(world)
         gpus, past = world.state.arrays.demand.gpus.astype(np.float64), world.past.rows
@@ -249,13 +255,13 @@ class _LiveJobs(NamedTuple):
         return self._run_times(world, where, said_s, (like, mine))
 
     def of_past(self, world: World) -> NDArray[np.int64]:
-        """Return the index of each of the N recent jobs (`world.past`) among the live jobs; -1: not live."""
+        """Return for each of the N recent jobs (`world.past`) its index among the live jobs; -1: not live."""
         found, rows = np.full(len(world.past), -1, np.int64), self._rows(world)
         found[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
         return found
 
     def _rows(self, world: World) -> NDArray[np.int64]:
-        """Return the index of each of the L live jobs in `world.past` (recent arrivals); -1: not in it."""
+        """Return for each of the L live jobs its row in the recent jobs (`world.past`); -1: no row."""
         return world.past.places([world.numbers.get(seq, -1) for seq in self.job["seq"].tolist()])
 
     def _first_predicted_s(self, world: World) -> Floats:
@@ -279,7 +285,7 @@ class _LiveJobs(NamedTuple):
         return np.where(self.running, np.maximum(world.now_s - self.job["start_s"], 0.0), 0.0)
 
     def _chances(self, world: World) -> Floats:
-        """Return the (L, BINS) predicted distributions of run times; nan: only the median is known."""
+        """Return the (L, BINS) predicted distributions of run times; nan: only median and spread known."""
         chances = np.full((len(self.slots), BINS), math.nan)
         for row, seq in enumerate(self.job["seq"].tolist()):
             known = world.chances.get(seq)
@@ -288,14 +294,17 @@ class _LiveJobs(NamedTuple):
         return chances
 
     def ahead(self, start_s: Floats, end_s: Floats, asked: bool) -> Ahead:
-        """Return the starts and ends as an `Ahead`. `asked`: whether the last row is the hypothetical job."""
+        """Return (L, S) starts and ends in S futures as an `Ahead` object, which also names the jobs.
+
+        `asked`: whether the last row belongs to a hypothetical job.
+        """
         seqs = np.append(self.job["seq"], [-1] if asked else []).astype(np.int64)
         running = np.append(self.running, [False] if asked else []).astype(np.bool_)
         return Ahead(seqs, running, start_s, end_s)
 
 
 class _Copies:
-    """Buffers for copies of a cluster's state, each with a simulated run that continues from the copy."""
+    """Two buffers with simulated runs: one keeps the copied state of a cluster, the other runs a future."""
 
     def __init__(self) -> None:
         self._base: PackedRun | None = None
@@ -303,7 +312,7 @@ class _Copies:
         self.work: PackedRun
 
     def take(self, world: World) -> _LiveJobs:
-        """Copy a state, and return its live jobs."""
+        """Copy the state of a cluster to the buffers, and return the live jobs of the state."""
         s, rule = world.state.arrays, world.rule
         job = s.job.view(np.ndarray)
         ran = np.sort(s.derived.slot.running[: s.derived.running_len[0]])
@@ -336,7 +345,7 @@ class _Copies:
         return _LiveJobs(slots, mine, running, may_stop, started_s, np.zeros(len(ran)))
 
     def begin(self, live: _LiveJobs, run_s: Floats) -> None:
-        """Start a future in which the live jobs have these run times."""
+        """Start a future from the copied state. `run_s`: (L,) total run times of the live jobs."""
         assert self._base is not None
         self.work.memory[:] = self._base.memory
         run, jobs = self.work.sim, len(live.slots)
@@ -346,7 +355,7 @@ class _Copies:
         _take_up(run, jobs)
 
     def _sized(self, like: Any, jobs: int) -> PackedRun:
-        """Return the buffers. Allocate them again if the cluster or the number of jobs needs other sizes."""
+        """Return the buffer for the copied state. Allocate both buffers again if other sizes are needed."""
         partitions, sizes = like.derived.holes.shape
         slots = -(-jobs // _ROOM) * _ROOM + MORE_SLOTS
         dials = tuple(part.shape for part in like.dials)
@@ -367,7 +376,9 @@ class _Copies:
 
 
 def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats | None) -> Records:
-    """Return the rows of the jobs that arrive in a block of a future: recent jobs, submitted again.
+    """Return the rows of the jobs that arrive in one time block of a simulated future.
+
+    These jobs are copies of recent jobs with new submission times.
 
     `ran_s`: (N,) run time of each recent job in this future, nan: unknown; None: run times are as recorded.
     """
@@ -419,5 +430,5 @@ def _asked_row(
 
 
 def _within(time_s: Floats, until_s: float | Floats) -> Floats:
-    """Return the times; infinity in place of unknown times and of times after `until_s`."""
+    """Return `time_s` with infinity in place of unknown times and of times after `until_s`."""
     return np.where(time_s <= until_s, time_s, math.inf)

@@ -1,6 +1,6 @@
-"""Applies what a broker observed (speeds on shared GPUs, GPU memory) to a repetition of the broker's run.
+"""Applies a broker's observations (speeds on shared GPUs, GPU memory) when the simulator repeats its run.
 
-The event loop stops at each observation (`run.review_s`).
+The event loop stops just before each observation (at `run.review_s`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Seen:
         return self._seen[self._at - 1][1]
 
     def _apply(self, seen: Observed | SeenMemory, slots: dict[int, int]) -> None:
-        """Apply an observation. `slots`: row -> slot, for all live jobs and some ended jobs."""
+        """Apply an observation. `slots`: row of a job -> its slot, for all live jobs and some ended jobs."""
         state = self._state
         if isinstance(seen, Observed):
             self._learnt.observe(state.arrays.models, state.kind_names, seen, workload_number)

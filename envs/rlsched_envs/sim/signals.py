@@ -13,9 +13,9 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 PRICE: Final = 0
 CARBON: Final = 1
-"""Rows of `ProgressArrays.signal` with the integrals of the price and of the carbon intensity.
+"""PRICE and CARBON: rows of `ProgressArrays.signal` with the integrals of price and carbon intensity.
 
-Rows 2 and 3 have the price and the carbon intensity in each step.
+Rows 2 and 3 have the price and the carbon intensity in each time step.
 """
 RATIO: Final = 4
 """Row of `ProgressArrays.signal` with the price relative to its mean over about a day.
@@ -27,7 +27,7 @@ LIMIT: Final = RATIO + 1 + len(OUTLOOK)
 ROWS: Final = LIMIT + 1
 """Number of rows of `ProgressArrays.signal` if the policy reads no details of the price (`PricesAsked`)."""
 RANK: Final = ROWS
-"""First of the rows with details of the price; they exist only if the policy reads details (`PricesAsked`).
+"""First row of `ProgressArrays.signal` with details of the price, if the policy reads any (`PricesAsked`).
 
 The details are: rank of the price, start of the step in which the price applies, and sums of the prices of
 the next hours (`rlsched.cluster.arrays.CONFIG`).
@@ -61,7 +61,7 @@ def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) ->
 
 @kernel
 def _is_as_before(x: ProgressArrays, k: int) -> bool:
-    """Return whether all rows that policies read are the same in steps `k` - 1 and `k`."""
+    """Return whether all rows of the signal that policies read have equal values in steps `k` - 1 and `k`."""
     same = True
     for row in range(RATIO, x.signal.shape[0]):
         same = same and x.signal[row, k] == x.signal[row, k - 1]

@@ -36,7 +36,7 @@ TRUTH: Final = np.dtype(
         ("dynamic_ratio", np.float64),  # as in `JOB`
     ]
 )
-"""Fields of a row: a job that can run on the cluster. Rows are in trace order."""
+"""Fields of a row. Each job that can run on the cluster has a row; rows are in trace order."""
 
 OUTCOME: Final = np.dtype(
     [
@@ -58,9 +58,9 @@ ENDS: Final = np.dtype(
         ("heap_slot", np.int32),  # slot of the job that ends at `heap_s`
     ]
 )
-"""Fields of a slot (place of a live job in the arrays), and fields of an entry of the heap of planned ends.
+"""Fields with an entry per slot (place of a live job in the arrays).
 
-Entry k of the heap need not belong to the job in slot k.
+`heap_s` and `heap_slot` form a heap of planned ends; their entry k need not belong to the job in slot k.
 """
 
 WORK: Final = np.dtype(
@@ -146,7 +146,7 @@ BOOKS: Final = np.dtype(
     ],
     align=True,
 )
-"""Fields of the power of a run, and of its totals up to now (a single record); used only with models."""
+"""Fields of the one record of a run with its current power and its totals; used only with models."""
 
 
 @by_reference

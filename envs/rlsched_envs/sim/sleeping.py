@@ -66,7 +66,9 @@ class _PoweredSet:
         self.states = NodeStates(len(nodes.nodes), by_state, now_s)
 
     def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int, paused: int) -> bool:
-        """Apply the commands of the power-down service. Return whether a power state may have changed.
+        """Let the power-down service review the set, and apply its commands to the power states of the nodes.
+
+        Return whether a power state may have changed.
 
         `busy`: whether a job runs on each node of the set. `waiting`: number of nodes that waiting jobs need.
         `paused`: number of nodes for jobs that wait for a lower price.
@@ -82,13 +84,13 @@ class _PoweredSet:
         return bool(done or commands)
 
     def statuses(self, now_s: float) -> NDArray[np.int32]:
-        """Return the node statuses for the engine; a node that is powering down is drained."""
+        """Return the (N,) status of each node for the simulator; a node that is powering down is drained."""
         states = self.states
         off = (states.state == NodeState.ASLEEP) & (now_s < states.since_s + states.power.shutdown_s)
         return np.where(off, NODE_DRAINED, _STATUS[states.state]).astype(np.int32)
 
     def due_s(self, now_s: float) -> float:
-        """Return the time at which the next node will have booted or powered down."""
+        """Return the time at which the next node of the set will have booted or powered down."""
         states = self.states
         off_s = states.since_s[states.state == NodeState.ASLEEP] + states.power.shutdown_s
         return min(states.next_due_s(), float(off_s[off_s > now_s].min(initial=math.inf)))
@@ -165,10 +167,10 @@ class SleepingNodes:
         self._since_s = now_s
 
     def _ask(self, state: StateArrays, now_s: float) -> list[int]:
-        """Call power-down services; return the indices of the sets whose power states may have changed.
+        """Call power-down services. Return the indices of the node sets whose power states may have changed.
 
-        The service of a set is called if a node of the set became busy or idle, if jobs wait for nodes of the
-        set, and once per time slot of the forecast (`PowerDownPlan.slot` seconds).
+        The service of a node set is called if one of its nodes became busy or idle, if jobs wait for its
+        nodes, and once per time slot of the forecast (`PowerDownPlan.slot` seconds).
         """
         slot, changes = int(now_s // self._slot_s), state.derived.part.changes
         waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
@@ -192,9 +194,9 @@ class SleepingNodes:
         ]
 
     def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
-        """Set the statuses of nodes from their power states, for the sets with the indices `sets`.
+        """Update the status of each node in the node sets `sets` (indices) from its power state.
 
-        Return whether scheduling decisions are due.
+        Return whether scheduling decisions are due (see `review`).
         """
         up, limited = False, bool(sim.state.config.limited[0])
         for at in sets:
@@ -210,7 +212,7 @@ class SleepingNodes:
         return up
 
     def _end_if_stuck(self, sim: SimArrays, *, quiet: bool) -> None:
-        """Plan no more reviews if the waiting jobs need resources that no node has."""
+        """Plan no more periodic reviews if the waiting jobs need resources that no node has."""
         run = sim.progress.run[0]
         over = run.heap_len == 0 and run.next_row == sim.truth.shape[0] and np.isinf(self._due_s).all()
         self._stuck = self._stuck + 1 if over and quiet else 0
@@ -220,7 +222,7 @@ class SleepingNodes:
 
 
 def _set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of idle nodes, and return by how much their power increases, W."""
+    """Set the statuses of idle nodes, and return the increase of their power, W."""
     return float(for_run(set_nodes, None, logged=True, modelled=True)(sim, nodes, statuses))
 
 

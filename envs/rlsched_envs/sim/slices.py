@@ -72,9 +72,10 @@ def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
 
 
 def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
-    """Return `runnable` without the jobs that cannot run because of `more`, and without their dependents.
+    """Return `runnable` without the jobs that have a reason in `more`.
 
-    `more`: (J,) further reason why each job can never run; "" if there is none.
+    Jobs that depend on such a job are removed too (`reject_dependents`). `more`: (J,) further reason
+    why each job can never run; "" if there is none.
     """
     if not (more != "").any():
         return runnable

@@ -47,7 +47,7 @@ ACCOUNT: Final = np.dtype(
 
 @by_reference
 class DialEpisode(NamedTuple):
-    """Arrays of a batch of episodes. The first axis is the episode, except in `quiet`."""
+    """Arrays of a batch of episodes, with one entry per episode; `quiet` is common to all episodes."""
 
     sim: SimArrays
     curve: Curve
@@ -57,7 +57,7 @@ class DialEpisode(NamedTuple):
 
 @kernel
 def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
-    """Advance until dials are due, and write the observation. Return False if the episode has ended."""
+    """Run until dials are due, and write the observation. Return False if the episode has ended."""
     due = run_rule(sim, o, sim.truth.shape[0] + 1, curve) == DIALS_DUE
     if due:
         turn_due(sim.state, sim.progress.run[0].now_s)
@@ -66,10 +66,10 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 
 @kernel
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
-    """Return whether point `at` + 1 of the reference's cost curve belongs to the cost up to `now_s`.
+    """Return whether the reference's cost up to `now_s` includes point `at` + 1 of its cost curve.
 
-    Of several points at exactly `now_s`, only the first one does: the later ones include preemptions that
-    were decided at this instant.
+    If several points are at exactly `now_s`, only the first point is included. The other points contain the
+    cost of preemptions that were decided at this instant.
     """
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
@@ -127,9 +127,9 @@ def _mean_price(sim: SimArrays) -> float:
 
 @kernel
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
-    """Run the reference, rewind, and advance until dials are due. Return whether dials are due.
+    """Run the window with all dials at 0 (the reference), then run it again until dials are due.
 
-    Also returns False if the reference has more instants than its cost curve has room for.
+    Return whether dials are due. Also return False if the cost curve is too short for the reference's run.
     """
     rewind(sim)
     curve.length[0], account.at, account.cost = 0, 0, 0.0

@@ -47,7 +47,10 @@ def gang_sizes(sources: Sequence[EpisodeSource], drawn: Drawn) -> list[int]:
 
 
 def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
-    """Return an array: number of GPUs -> index of the demand class. `gangs`: all gang sizes, ascending."""
+    """Return an array: number of GPUs of a job -> index of the job's demand class.
+
+    `gangs`: all gang sizes, ascending; the jobs of each size are a demand class.
+    """
     numbers = np.zeros(max(gangs) + 1, np.int32)
     numbers[list(gangs)] = np.arange(len(gangs))
     return numbers

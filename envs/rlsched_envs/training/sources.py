@@ -26,7 +26,7 @@ from rlsched_envs.training.tariffs import Tariff
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of windows: the types with the most data in the catalogue."""
 AS_MADE_FRAC: Final = 0.3
-"""Fraction of windows that keep the source's own predictions, if others could be drawn (`known_high`)."""
+"""Fraction of windows that keep the source's own predictions although `Drawn` has a range of accuracies."""
 SHORT_JOB_S: Final = 2 * 3_600.0
 SHORT_SLACK_S: Final = 6 * 3_600.0
 LONG_SLACK_S: Final = 86_400.0
@@ -354,7 +354,7 @@ def _drawn_jobs(
 def _drawn_predictions(
     source: EpisodeSource, drawn: Drawn, pick: NDArray[np.int64], rng: np.random.Generator
 ) -> PredictedTimes:
-    """Return predictions of these jobs: the source's own, or drawn ones (`Drawn.known_high`)."""
+    """Return predictions of the jobs `pick`: the source's own, or drawn with a random accuracy (`Drawn`)."""
     own = source.predictions
     if source.informed is None or drawn.known_high == 0 or rng.random() < AS_MADE_FRAC:
         return PredictedTimes(own.predicted_s[pick], own.spread[pick])

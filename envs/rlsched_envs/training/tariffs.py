@@ -72,7 +72,7 @@ class Tariff:
         return cls(series.name, hourly.begins, rows, hourly, known_ahead_s, 0, days)
 
     def part(self, since_frac: float, until_frac: float) -> Tariff:
-        """Return a tariff of only the days between two fractions (0 to 1) of the days of this tariff.
+        """Return a tariff with a part of the days of this tariff, between two fractions (0 to 1) of the days.
 
         If a window is longer than the part, the last week of the part is repeated.
         """

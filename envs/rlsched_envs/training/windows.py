@@ -229,9 +229,10 @@ class DialledRuns:
         self.weights[k] = objective.weights(setting.energy_weight, has_prices=setting.tariff is not None)
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
-        """Set up run `k` for a rule, which must have the same functions (`Steps`) as the rule of the batch.
+        """Set the queue order, preemption and reservations of run `k` as a rule needs them.
 
-        `preempts`: whether the rule may preempt jobs.
+        The rule must have the same functions (`Steps`) as the rule of the batch. `preempts`: whether the rule
+        may preempt jobs in this run.
         """
         state = self.batch.state
         order = _indexed(rule) if preempts else msgspec.structs.replace(rule.order, until_declared=False)
@@ -241,13 +242,13 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Return the queue order of a rule for runs with preemption: ordered by the Gittins index."""
+    """Return a rule's queue order, changed to the Gittins index, which runs with preemption need."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 
 @kernel
 def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve: Curve) -> None:
-    """Run a rule on the runs `which` of a batch from their start, and write the results to `cost`, (n,)."""
+    """Run n runs of a batch, with the indices `which`, from their start. Write the n results to `cost`."""
     for at in range(which.shape[0]):
         sim = batch.view_run(b, which[at])
         rewind(sim)
@@ -265,7 +266,7 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
 
 @dataclass(frozen=True)
 class WindowInputs:
-    """Arguments of `Windows`, from which another process can load the same windows."""
+    """Arguments with which a `Windows` object was created, so that another process can load its windows."""
 
     settings: tuple[Setting, ...]
     sources: Sequence[EpisodeSource]
@@ -371,7 +372,7 @@ class Windows:
         self._followed[k] = self._policy
 
     def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
-        """Make the rule of `policy` the rule of the windows `which`, and return this rule."""
+        """Set up the windows `which` for the rule of `policy`, and return this rule."""
         if policy not in self._rules:
             self._rules[policy] = policy.rule
         rule = self._rules[policy]
@@ -397,7 +398,7 @@ class WindowsInTurn:
     def run(
         self, layers: Sequence[NDArray[np.float64]], which: Sequence[int], policy: Policy | None = None
     ) -> Records:
-        """Run the window whose index is the only element of `which`; see `Windows.run`."""
+        """Run one window. `which` contains only its index; the other arguments are as in `Windows.run`."""
         (k,) = which
         if k != self._loaded:
             self._windows.replace(0, self._settings[k])
