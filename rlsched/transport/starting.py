@@ -94,7 +94,7 @@ def _file(home: str | os.PathLike[str], address: str) -> str:
 
 
 def _read(path: str) -> tuple[str, str]:
-    """Return (address, current step) from a progress file; ("", "") if no broker is starting."""
+    """Return (address of the starting broker, its current step) from a progress file; ("", "") if none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -23,16 +23,17 @@ SINGLETON: Final = "singleton"
 """Entry of a job that waits until all earlier jobs with its user and name have ended."""
 
 STARTED, COMPLETED, ENDED_OTHERWISE = range(3)
-"""Events of the other job. A job that fails, reaches its time limit or is cancelled has ended otherwise."""
+"""Events of a job on which another job depends. A job that fails, reaches its time limit or is cancelled has
+ended otherwise."""
 NOT_YET, MET, NEVER = 0, 1, -1
-"""State of a dependency after an event of the other job. With `NEVER`, no later event can meet the
-dependency."""
+"""State of a dependency after an event of the job on which the other job depends. With `NEVER`, no later
+event can meet the dependency."""
 RESULTS: Final = (
     (MET, NOT_YET, NOT_YET, NOT_YET),
     (MET, MET, MET, NEVER),
     (MET, MET, NEVER, MET),
 )
-"""A row for each event (`STARTED`, ...): the states of dependencies after it, one per kind in `KINDS`."""
+"""A row for each event (`STARTED`, ...): the state of a dependency after it, for each kind in `KINDS`."""
 
 
 class Parent(NamedTuple):
@@ -106,9 +107,9 @@ def _parent(entry: str, row_of: Mapping[str, int]) -> Parent | None:
 def _earlier_alike(
     columns: Mapping[str, NDArray[np.str_]], single: set[int], plain: set[int]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield, for each job with the entry `singleton`, earlier jobs with its user and name.
+    """Yield (job with the entry `singleton`, list of the earlier jobs with its user and name), as indices.
 
-    If an earlier job is in `plain`, the jobs before it are left out, because it waits for their ends.
+    The list begins with the latest of these jobs that is in `plain`: this job waits for all jobs before it.
 
     Args:
         columns: See `parents_of`.

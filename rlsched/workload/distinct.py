@@ -53,7 +53,7 @@ def surely_differ(column: NDArray[np.str_]) -> bool:
 
 
 def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
-    """Return the (J,) rank of each value among the sorted distinct values, and the count of these values."""
+    """Return the (J,) rank of each cell among the distinct values, and the number of distinct values."""
     if column.dtype.kind == "U":
         return _numbered_texts(column)
     whole = np.fmin(column, _SMALL).astype(np.intp)  # fmin turns nan into _SMALL

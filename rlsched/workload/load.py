@@ -107,7 +107,7 @@ def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
 
 
 def _holds(groups: list[NodeGroup], demand: Demand) -> bool:
-    """Return whether a job fits on these nodes if all nodes are free."""
+    """Return whether a job with this demand fits on the nodes of `groups` if all these nodes are free."""
     sizes: Counter[int] = Counter()
     for group in groups:
         sizes[demand.places_on_node(group)] += group.count
@@ -263,8 +263,8 @@ def _home_partition(
 def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand]) -> list[int]:
     """Return the number of nodes of each group, scaled so that all groups have about `gpus_needed` GPUs.
 
-    The proportions of the groups are kept. Nodes are added until each demand in `wanted` fits on the nodes
-    while they are idle.
+    The proportions of the groups are kept. If a job with a demand in `wanted` does not fit on the idle nodes,
+    nodes are added until it fits.
     """
     before = [group.count for group in groups]
     gpus_before = sum(group.count * group.gpus for group in groups)

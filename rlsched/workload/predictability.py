@@ -19,7 +19,7 @@ Predictability = Level | float
 LEVELS: tuple[Level, ...] = ("none", "causal", "informative")
 
 CAUSAL_CORRELATION = 0.4
-"""Correlation of observation and normal score for the level `causal`.
+"""Correlation between a job's noisy observation and its normal score, for the level `causal`.
 
 On real traces, causal predictions reach Spearman correlations of 0.1 to 0.6.
 """
@@ -118,7 +118,7 @@ def predict_known(
 
 
 def _correlation(level: Predictability, spread: Floats, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Return the (J,) correlations of observation and normal score that give the requested accuracy."""
+    """Return for each job the correlation of its observation and normal score that `level` requires, (J,)."""
     if level == "causal":
         return np.full(len(spread), CAUSAL_CORRELATION)
     if isinstance(level, str):

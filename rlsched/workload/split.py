@@ -21,9 +21,9 @@ Window = tuple[float, float]
 
 @dataclass(frozen=True)
 class Split:
-    """Three parts of a trace by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
+    """Three windows of a trace by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
 
-    The windows are parts of the time, not of the job count. Each job is in exactly one window.
+    The fractions are of the time, not of the number of jobs. Each job is in exactly one window.
     """
 
     train: Window
@@ -34,8 +34,8 @@ class Split:
 def time_split(trace: Trace) -> Split:
     """Cut a trace at 70 % and 80 % of the time from its first to its last submission.
 
-    To evaluate virtual clusters separately with the same windows, call this function for the whole trace, and
-    select their jobs afterwards.
+    To get the same windows for several virtual clusters, split the whole trace, and select the jobs of each
+    virtual cluster afterwards.
 
     Raises:
         TraceError: the trace has no jobs.

@@ -350,7 +350,7 @@ _MODULES = (
     ),
     *("usage", "node", "orders", "envelope"),
 )
-"""Modules in the order in which they are searched for a name; the modules that a client needs are first."""
+"""Modules, in the order in which `__getattr__` searches them for a name; modules for clients are first."""
 
 if not TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""Decoder of the answer that a client expects. The decoder avoids building all message classes."""
+"""Decoder of the answer that a client expects. The decoder avoids the creation of all message classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object
     Args:
         frame: The bytes of the frame.
         kind: Class of the expected message. A message of another class, except `Refused` and `Serving`, is
-            slow to decode, because all message classes are built.
+            slow to decode, because all message classes must be created.
 
     Raises:
         WireError: see `envelope.decode`.

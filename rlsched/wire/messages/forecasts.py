@@ -66,8 +66,9 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     loss_s: float
     """Mean pinball loss of the three quantiles."""
     rules: dict[str, float | None]
-    """`loss_s` of simple forecasts for the same jobs: `last`, the latest outcome for this size; `week`, the
-    10, 50 and 90 % quantiles of the last week's outcomes; `list`, list scheduling with predicted run times.
+    """`loss_s` of three simple forecasts for the same jobs. `last`: the job waits or runs as long as the
+    latest job of this size. `week`: the 10, 50 and 90 % quantiles of these times in the last week. `list`:
+    list scheduling with predicted run times.
     """
 
 

@@ -1,6 +1,7 @@
 """Encoding of frames: protocol version, request ID and message, in msgpack.
 
-`envelope` decodes all messages, and builds all message classes for this; `answer` decodes one kind of answer.
+The module `envelope` decodes any message, and must therefore create all message classes. The module `answer`
+decodes only the answer that a client expects.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ END_REASONS: Final = (
 
 
 HELD_TO: Final = ("cores", "memory", "processes", "devices")
-"""Limits that a node can enforce: `Launch.cores`, `Launch.memory_mib`, the node's own limit on the number of
-processes, and access to the device files of the job's GPUs only."""
+"""Limits that a node can enforce: number of cores (`Launch.cores`), memory (`Launch.memory_mib`), number of
+processes (the node's own limit), and access to no GPU devices other than the job's."""
 
 TIME_SLICING: Final = "time-slicing"
 MPS: Final = "mps"

@@ -36,9 +36,10 @@ class PredictionScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentPredictions(msgspec.Struct, frozen=True, kw_only=True):
-    """Scores for recently ended jobs: of their predicted run times, and of the predictor `running-mean`.
+    """Quality of two predictors on the same recently ended jobs.
 
-    A score is None if there are fewer than 20 jobs.
+    `predicted`: quality of the predictions that the broker used. `running_mean`: quality of the predictor
+    `running-mean`. Both are None if there are fewer than 20 jobs.
     """
 
     jobs: int

@@ -46,7 +46,7 @@ class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of checks since the broker started: one for each decision. For a rule with dials (numbers
     that adjust the rule): one for each update of the dials."""
     outside: list[OutsideReport] = []
-    """Columns outside their ranges in training, most frequent first; ten at most."""
+    """Columns with recent values outside their ranges in training, most frequent first; ten at most."""
     settings_refused: int = 0
     """Number of times that all dials were set to 0 because a strategy failed or returned invalid numbers."""
     unlike: list[str] = []
@@ -85,10 +85,10 @@ class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     """Number of stored records."""
     lost: dict[str, int]
-    """Number of lost records, by the stage that failed: `made`, `remembered` (for `why`), `packed`,
-    `written`, `drawn` (for TensorBoard)."""
+    """Number of lost records, by the stage of recording that failed: `made`, `remembered` (for `why`),
+    `packed`, `written`, `drawn` (for TensorBoard)."""
     troubles: dict[str, str]
-    """Current error of each stage that fails, one line each; empty if no stage fails."""
+    """Stage, as in `lost`, -> its current error, in one line; empty if no stage fails."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of GPUs of one type: all, free, allocated to jobs (`held`), and free on absent nodes."""
+    """Counts of GPUs of one type, such as GPUs that jobs hold (`held`)."""
 
     total: int
     free: int
@@ -138,7 +138,7 @@ class PowerLimitReport(msgspec.Struct, frozen=True, kw_only=True):
         until_s: Time of the next change of the limit or the price, Unix seconds; infinite: unknown.
         most_w: Maximum power of nodes and running jobs at the present clocks, according to the models, W.
         urgent_clock_frac: Highest SM clock of jobs without slack, as a fraction of the maximum.
-        flexible_clock_frac: The same for jobs with slack.
+        flexible_clock_frac: Highest SM clock of jobs with slack, as a fraction of the maximum.
         waiting: Number of jobs that wait because the limit would be exceeded if they ran.
     """
 
@@ -167,7 +167,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     forecasts: ForecastReport | None = None
     """State of the forecaster; None from a broker without forecasts."""
     speed_energy: float = 0.0
-    """Weight of energy against time for jobs without a weight of their own."""
+    """Weight of energy against time, 0 to 1, for jobs that do not set `speed_energy`."""
     price: PriceReport | None = None
     """Price of electricity; None: unknown."""
     power_limit: PowerLimitReport | None = None

@@ -29,7 +29,7 @@ _ORDER = (*OUTCOMES, OTHER)
 
 
 def outcome_of(status: str) -> str:
-    """Return the outcome of a status: a key of `OUTCOMES`, or `other` if no outcome contains the word."""
+    """Return the outcome of a status: the key of `OUTCOMES` with its first word; `other` if there is none."""
     words = status.lower().split()
     return _OF_WORD.get(words[0], OTHER) if words else OTHER
 

@@ -101,7 +101,7 @@ def _by_runs(runs: Ints, code: Ints, work: Floats) -> list[Report]:
 
 
 def _likeness(duration_s: Floats, code: Ints, runs: Ints) -> Report:
-    """Return the standard deviations of ln(duration): around the mean of all jobs, and of each name."""
+    """Return two standard deviations of ln(duration): around the mean, and around the mean of each name."""
     if not len(duration_s):
         return {"ln_duration_sd": None, "ln_duration_sd_within": None}
     x = np.log(np.maximum(duration_s, 1.0))

@@ -194,7 +194,7 @@ def over_time(
 
 
 def _means(total: NDArray[np.generic], count: NDArray[np.generic]) -> NDArray[np.object_]:
-    """Return `total / count`, None where the count is 0; (168,) arrays become 7 rows of 24."""
+    """Divide two arrays; None where `count` is 0. Results by hour of the week (168) become 7 rows of 24."""
     shape = (7, 24) if total.shape == (SLOTS,) else total.shape
     pairs = zip(total.ravel().tolist(), count.ravel().tolist(), strict=True)
     return np.array([quotient(part, whole) for part, whole in pairs], dtype=object).reshape(shape)

@@ -83,7 +83,8 @@ class Account:
     noted: dict[str, Tally] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set, repr=False)
     _remarks: list[tuple[int, str]] | None = field(default=None, repr=False)
-    """Remarks on the row that `read` processes, counted only if the row is kept; None: outside `read`."""
+    """(line, remark) pairs for the row that `read` processes; counted only if the row is kept. None: `read`
+    is not running."""
 
     def read(
         self,
@@ -152,7 +153,7 @@ class Account:
         self.skipped.setdefault(f"malformed: {error.kind}", Tally()).add(line, str(error))
 
     def note(self, line: int, remark: str) -> None:
-        """Count a remark on a row; during `read`, the remark counts only if the row is kept."""
+        """Count a remark on a row; while `read` processes the row, only if the row is kept in the end."""
         if self._remarks is None:
             self._note(line, remark)
         else:

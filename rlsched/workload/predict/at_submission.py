@@ -26,7 +26,7 @@ _END, _SUBMIT, _START, _END_AT_ONCE = range(4)
 _BATCH: Final = 4000
 
 LONGER: Final = ("10min", "1h", "4h", "1d")
-"""Names of the thresholds in `THRESHOLDS_S`, used in column headers."""
+"""Names of the run times in `THRESHOLDS_S`, used in the headers of the columns `x_p_longer_...`."""
 
 Progress = Callable[[float], None]
 """Callback that receives the finished fraction of the trace (0 to 1)."""
@@ -173,7 +173,7 @@ class _EventBatches:
         return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
-        """End a batch: predict its submissions by boosting in one call, then pass its events to the hedge."""
+        """End a batch: predict its submitted jobs by boosting in one call, then update the hedge."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
             said = predictor.expert_forecasts([query for _, query in self._queries])

@@ -21,8 +21,8 @@ from rlsched.workload.predict.facts import JobFacts, Key, stem, words
 BURST_GAP_S: Final = 60.0
 """Longest gap between successive submissions of a burst, seconds, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
-"""Earlier submissions of a key (VC and GPU count) whose gaps to now describe the rhythm: the last one, the
-second last, the fifth last and the twentieth last."""
+"""Earlier submissions of jobs with one key (VC and GPU count), counted back from now: 1 is the last one. The
+times since these submissions describe the rhythm of the key."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
 """Maximum number of jobs with which a new job is compared: the jobs with its key that started last."""
@@ -44,8 +44,8 @@ class Rhythm:
     def context(self, now_s: float) -> Floats:
         """Return the (CONTEXT,) numbers that describe the rhythm of the key for a job submitted now.
 
-        They are: ln of the gaps to the submissions in `LOOK_BACK`; ln of the number of jobs in the burst so
-        far; ln of the period (the most frequent gap so far); and how often the period was repeated.
+        They are: ln of the times since the submissions in `LOOK_BACK`; ln of the number of jobs in the burst
+        so far; ln of the period (the most frequent gap so far); and how often the period was repeated.
         """
         out = np.empty(CONTEXT)
         rhythm_of(
@@ -54,7 +54,7 @@ class Rhythm:
         return out
 
     def submit(self, now_s: float) -> None:
-        """Record a submission of a job of the key."""
+        """Record the submission of a job with the key."""
         self._in_burst = self._burst(now_s)
         if self._count == _SUBMISSIONS:
             self._at_s[:-1] = self._at_s[1:]
@@ -93,7 +93,7 @@ class NearestBursts:
         self._past: dict[Key, _Past] = {}
 
     def start(self, key: Key, job: JobFacts, context: Floats, now_s: float) -> int:
-        """Record the start of a job of the key; return the sequence number that `again` and `end` take."""
+        """Record the first start of a job with this key. Return its number, for `again` and `end`."""
         past = self._past.setdefault(key, _Past())
         at = past.count % MEMORY
         past.context[at], past.owner[at], past.start_s[at], past.bin[at] = context, _owner_of(job), now_s, -1
@@ -101,13 +101,13 @@ class NearestBursts:
         return past.count - 1
 
     def again(self, key: Key, number: int, now_s: float) -> None:
-        """Record that a job starts again; `number` is the result of `start`."""
+        """Record that a job starts again; `number` is the result of `start` for this job."""
         past = self._past[key]
         if number >= past.count - MEMORY:
             past.start_s[number % MEMORY] = now_s
 
     def end(self, key: Key, number: int, duration_s: float) -> None:
-        """Record the end of a job; `number` is the result of `start`."""
+        """Record the end of a job; `number` is the result of `start` for this job."""
         past = self._past[key]
         if number >= past.count - MEMORY:
             past.bin[number % MEMORY] = bin_of(duration_s)
@@ -115,7 +115,7 @@ class NearestBursts:
     def probabilities(
         self, key: Key, job: JobFacts, context: Floats, now_s: float, otherwise: Floats
     ) -> Floats:
-        """Return the (BINS,) distribution from the neighbours of a job that is submitted now.
+        """Predict the (BINS,) distribution of the run time of a job that is submitted now.
 
         The result is shrunk towards the distribution `otherwise`, which has the weight of `_PULL` jobs.
         """

@@ -68,9 +68,10 @@ def count_end(
             keys; changed in place.
         rows: (L,) index in `counts` of the job's key at each of L levels, -1: no key.
         weights: (L,) weight of the job at each level.
-        narrow_from: First level at which the job also adds to bins close to `bin_`.
-        near: (2, BINS) what the job adds to the counts of ends (index 0) and of jobs at risk (index 1), at
-            level `narrow_from` and narrower levels.
+        narrow_from: First level at which the job adds `near` to the counts. At wider levels, it adds its
+            weight to `bin_` (ends), and to `bin_` and all earlier bins (jobs at risk).
+        near: (2, BINS) numbers that the job adds to the counts, multiplied by its weight; they also count
+            ends in the bins next to `bin_`.
         bin_: Bin of the job's run time.
     """
     for level in range(len(rows)):
@@ -98,13 +99,14 @@ def survive(
     now_s: float,
     out: Floats,
 ) -> None:
-    """Compute the distribution of the run time at every level of keys (`facts.LEVELS`).
+    """Compute the distribution of a job's run time at every level of keys (`facts.LEVELS`).
 
     Args:
         counts: (K, 2, BINS) ended jobs (index 0) and jobs at risk (index 1) of K keys in each bin.
-        levels: (L, 3) for each level: index of the key in `counts` (-1: no key), number of starts of the key
-            so far, and index at which the jobs of the level end in `running`.
-        running: (N, 2) start time, and sequence number of the start, of each running job; grouped by level.
+        levels: (L, 3) for each level: index of the job's key in `counts` (-1: no key), number of starts of
+            jobs with this key so far, and end of the rows of this level in `running`.
+        running: (N, 2) a row for each level and running job with the job's key at this level: start time of
+            the running job, and sequence number of this start. Rows are grouped by level.
         fades: (L,) factor by which each later start of the key reduces the weight of a job.
         prior: (BINS,) hazards towards which the widest level is shrunk.
         pulls: (L,) weight with which a level is shrunk towards the next wider level, in jobs at risk. The
@@ -214,7 +216,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how many successive intervals of `lag_s`, counted back from now, begin at a submission."""
+    """Return how many successive intervals of `lag_s` before now begin at a submission, 1 (assumed) to 4."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s
@@ -249,7 +251,7 @@ def rhythm_of(
             ascending.
         count: Number of submissions in `times_s`.
         burst: Number of jobs in the burst so far, including this job.
-        look_back: (K,) earlier submissions, counted back from now, to which the gaps are computed.
+        look_back: (K,) 1: the gap from the last submission to now; 2: from the second last; and so on.
         never_s: Upper limit to which a gap is clipped, seconds.
         min_period_s: Shortest period considered, seconds.
         now_s: Time of the submission, seconds.

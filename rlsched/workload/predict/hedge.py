@@ -47,6 +47,8 @@ class _Tracked:
 class Hedge:
     """Weights of E predictors, separate for jobs of at most 1 GPU, of 2 to 7 GPUs, and of 8 or more GPUs.
 
+    The hedge *tracks* a job from `mix` until its end: it keeps the job's distributions and adds losses.
+
     Args:
         experts: Number of predictors.
     """
@@ -68,7 +70,7 @@ class Hedge:
         return self._loss.copy()
 
     def restore_losses(self, losses: Floats) -> None:
-        """Replace the losses by `losses` (SIZES, E), read from an earlier hedge."""
+        """Replace the (SIZES, E) losses by values that the property `losses` had in an earlier process."""
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
@@ -83,7 +85,7 @@ class Hedge:
         return mixed
 
     def start(self, job_id: str, now_s: float) -> None:
-        """Record a start of a tracked job. A restarted job does not count the same threshold twice."""
+        """Record a start of a tracked job. Thresholds that it had outlived before add no second loss."""
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = now_s
@@ -107,7 +109,7 @@ class Hedge:
         self._forget(job_id)
 
     def _forget(self, job_id: str) -> _Tracked | None:
-        """Stop tracking a job. If `_due` has become too long, remove the entries of untracked jobs."""
+        """Stop tracking a job. If the heap `_due` is too long, remove its entries for untracked jobs."""
         job = self._tracked.pop(job_id, None)
         if len(self._due) > 2 * len(self._tracked) + _SPARE:
             self._due = [due for due in self._due if due[1] in self._tracked]

@@ -47,7 +47,7 @@ class Persistence(DemandForecast):
 
 @dataclass(frozen=True)
 class TrailingMaximum(DemandForecast):
-    """Forecast that the highest demand of the last `window` slots occurs again."""
+    """Forecast that equals the highest demand in the last `window` time slots."""
 
     window: int = 18
 

@@ -130,9 +130,9 @@ class Predictor:
         ]
 
     def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
-        """Record a job that was submitted while an earlier process ran.
+        """Record a job that was submitted during an earlier process.
 
-        `experts` and `features` are from the job's `SubmissionForecast`.
+        `experts` and `features`: from the `SubmissionForecast` that the earlier process computed for the job.
 
         Returns:
             (BINS,) distribution that the chosen model predicts.
@@ -222,16 +222,16 @@ class Predictor:
     # boosting for many jobs together, then the hedge. `at_submission` calls the steps in this order.
 
     def enquire(self, job: JobFacts, now_s: float) -> SubmissionQuery:
-        """Record a submission in the history, and return the data for boosting and the hedge."""
+        """Record a submission in the history. Return features and all forecasts except that of boosting."""
         self._check_new(job)
         query = self.history.submit(job, now_s)
         self._remember(job, query.features)
         return query
 
     def note_recalled(self, job: JobFacts, features: Floats, now_s: float) -> None:
-        """Record in the history a job that was submitted while an earlier process ran.
+        """Record in the history a job that was submitted during an earlier process.
 
-        `features` are from the job's `SubmissionForecast`.
+        `features`: from the `SubmissionForecast` that the earlier process computed for the job.
         """
         self._check_new(job)
         self.history.resubmit(job, now_s)
@@ -248,13 +248,13 @@ class Predictor:
                 self._seen.forget_oldest(MAX_SEEN)
 
     def note_start(self, job_id: str, now_s: float) -> None:
-        """Record a start in the history."""
+        """Record the start of a job in the history, not in the hedge."""
         self.history.start(job_id, now_s)
         if self._boosts:
             self._seen.set_start(job_id, now_s)
 
     def note_end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record an end in the history."""
+        """Record the end of a job in the history, not in the hedge."""
         self.history.end(job_id, duration_s, now_s)
         self._ended += 1
         if self._boosts:

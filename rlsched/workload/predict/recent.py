@@ -13,7 +13,7 @@ from rlsched.workload.predict.quality import MIN_JOBS, quality
 LAST_JOBS: Final = 200
 WEEK_S: Final = 7 * 86400.0
 MAX_JOBS: Final = 5000
-"""Maximum number of ended jobs that are stored, the latest ones."""
+"""Maximum number of ended jobs that are stored: the jobs that ended last."""
 
 
 class _Ended(NamedTuple):
@@ -30,7 +30,7 @@ class PredictorComparison(NamedTuple):
     Attributes:
         jobs: Number of jobs.
         since_s: Time at which the first of these jobs ended, Unix seconds; None without jobs.
-        predicted: `quality` of the predictions; None for fewer than `MIN_JOBS` jobs.
+        predicted: `quality` of the predictor in use; None for fewer than `MIN_JOBS` jobs.
         running_mean: `quality` of the running mean for the same jobs; None for fewer than `MIN_JOBS` jobs.
     """
 
@@ -49,9 +49,9 @@ class Recent:
         self.count = 0
 
     def add(self, ended_s: float, duration_s: float, gpus: int, predicted: Floats, mean: Floats) -> None:
-        """Record an ended job, with the (BINS,) distributions at its submission.
+        """Record an ended job, with two (BINS,) distributions of its run time, predicted at its submission.
 
-        `predicted` is the distribution of the predictor, `mean` the distribution of the running mean.
+        `predicted` is from the predictor in use, `mean` from the running mean.
         """
         self._ended.append(
             _Ended(ended_s, duration_s, gpus, predicted.astype(np.float32), mean.astype(np.float32))
@@ -59,7 +59,9 @@ class Recent:
         self.count += 1
 
     def compared(self, now_s: float) -> tuple[PredictorComparison, PredictorComparison]:
-        """Return two comparisons: one for the last `LAST_JOBS` jobs, one for the last seven days.
+        """Compare the predictor in use with the running mean, on recently ended jobs.
+
+        Return two comparisons: one for the last `LAST_JOBS` jobs, one for the jobs of the last seven days.
 
         The result is cached until another job ends, but for at most one minute.
         """

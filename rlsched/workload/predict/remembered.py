@@ -72,7 +72,7 @@ class JobsInOrder:
             self._forget(row)
 
     def forget_oldest(self, most: int) -> None:
-        """Remove the ended jobs that are not among the latest `most` stored jobs."""
+        """Remove ended jobs, except the `most` jobs that were submitted last."""
         over = max(self._count - most, 0)
         here = np.concatenate([first + np.flatnonzero(one.here) for first, one in self._each()] or [_NONE])
         for row in here[:over].tolist():

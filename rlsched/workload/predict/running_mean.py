@@ -42,7 +42,7 @@ class RunningMean:
         return dict(self._sums)
 
     def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """Replace all sums by `sums`, read from an earlier running mean."""
+        """Replace all sums by values that the property `sums` had in an earlier process."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:

@@ -24,7 +24,7 @@ MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
-"""For each level: the sequence number of a job's start among all starts of jobs with the same key."""
+"""Position of a job's start among all starts of jobs with the same key; one number for each level of keys."""
 PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
 """For each level: how strongly a key is shrunk towards the next wider key, in jobs at risk.
 
@@ -73,7 +73,7 @@ class Survival:
         self._running: dict[Key, dict[str, tuple[float, int]]] = {}
 
     def start(self, job_id: str, keys: tuple[Key | None, ...], now_s: float) -> Started:
-        """Record that a job has started; pass the result to `resume` and `end`."""
+        """Record that a job has started. Return its sequence numbers, an argument of `resume` and `end`."""
         numbers, rows = [], []
         for level, key in enumerate(keys):
             if key is None:
