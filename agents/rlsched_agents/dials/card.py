@@ -97,7 +97,7 @@ def card_text(
 
 
 def by_hour(habits: Habits | None) -> list[str]:
-    """Return the lines of the section on the dials by hour and price; empty without `habits`."""
+    """Return the lines of the card's section on the dials by hour and price; [] without `habits`."""
     if habits is None:
         return []
     head, rows = habits.rows()
@@ -116,7 +116,7 @@ def by_hour(habits: Habits | None) -> list[str]:
 
 
 def _objective(found: Trained, objective: Objective | None) -> list[str]:
-    """Return the lines on the objective and the confirmed ratios of its terms; empty for the default one."""
+    """Return the lines of the card's section on the objective; [] for the default objective."""
     if objective is None or objective.is_default:
         return []
     rows = []

@@ -41,7 +41,7 @@ class Habits(msgspec.Struct, frozen=True):
 
     @property
     def has_prices(self) -> bool:
-        """Whether prices were known. Without prices, all counts are in the group `middle price`."""
+        """Whether any price was low or high. Without prices, the group is always `middle price`."""
         return bool(self.counts[:, [0, 2]].any())
 
     def mean(self, hours: slice = slice(None), prices: slice = slice(None)) -> Floats:
@@ -77,7 +77,10 @@ def habits_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Habits:
-    """Run windows under a strategy; return the mean positions of its dials. Arguments: `importance_of`."""
+    """Run windows under a strategy; return the mean positions of its dials.
+
+    The arguments are as in `importance.importance_of`.
+    """
     _, seen = played(fleet_of(policy, sources, drawn, seed, windows), strategy.matrices, seed)
     return habits_in(strategy, seen, windows)
 

@@ -83,7 +83,7 @@ def imitate(network: DialPolicy, teachers: Sequence[Teacher], policy: Policy, se
 
 
 def _observations(teacher: Teacher, leads: Layers, policy: Policy, seed: int) -> NDArray[np.float32]:
-    """Run a teacher's windows with dials set by the matrices `leads`; return the (N, F) observations."""
+    """Run a teacher's windows, with dials set by the network `leads`; return all N observations, (N, F)."""
     clusters = ClusterVecEnv(teacher.sources, CLUSTERS, seed=seed, drawn=teacher.drawn, policy=policy)
     seen, found = np.asarray(clusters.reset()), list[NDArray[np.float32]]()
     for _ in range(STEPS):

@@ -43,7 +43,7 @@ class Scored(msgspec.Struct, frozen=True):
     weights: Floats
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Scored:
-        """Return the selected runs."""
+        """Return the terms of the selected runs, as a `Scored` object."""
         return Scored(self.objective, self.terms[kept], self.offsets[kept], self.weights[kept])
 
     def ratios(self, other: Scored) -> Floats:
@@ -54,9 +54,9 @@ class Scored(msgspec.Struct, frozen=True):
         return ratios(self.terms, other.terms, self.offsets)
 
     def ln_cost(self, other: Scored, penalties: Floats | None = None) -> Floats:
-        """Return the (n,) logarithms of the cost relative to other runs of the same windows.
+        """Return the (n,) logarithms of the cost relative to `other`, runs of the same windows.
 
-        `penalties`: (NUM_TERMS,) penalty of each bound; None: from the mean ratios over these windows.
+        `penalties`: (NUM_TERMS,) penalty of each bound; None: computed from the mean ratios of these runs.
         """
         found = self.ratios(other)
         if penalties is None:
@@ -90,7 +90,7 @@ class Costs(msgspec.Struct, frozen=True):
 
     @property
     def floored_s(self) -> Floats:
-        """(n,) `delay_s`, or `LEAST_DELAY_FRAC` x `work_s` if that is more, job-seconds."""
+        """(n,) delays, job-seconds: the maximum of `delay_s` and `LEAST_DELAY_FRAC` x `work_s`."""
         return np.maximum(self.delay_s, LEAST_DELAY_FRAC * self.work_s)
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
@@ -126,7 +126,7 @@ class Costs(msgspec.Struct, frozen=True):
         return self.scored.objective.training_penalties(mean_ratios(np.concatenate(found)))
 
     def money_ratio(self, other: Costs) -> Floats:
-        """Return the (n,) ratios of money to the money of `other`; without prices, ratios of energies."""
+        """Return the (n,) ratios of money to the money of `other`; without prices, the ratios of energy."""
         mine, theirs = (one.energy_j if one.money is None else one.money for one in (self, other))
         return mine / np.maximum(theirs, 1.0)
 
@@ -236,9 +236,9 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval(log_ratios: Floats, groups: Sequence[str], *, seed: int = 0) -> Interval:
-    """Return the geometric mean of n ratios, given as logarithms, and its interval.
+    """Return the geometric mean of n ratios, one per window, with its bootstrap interval.
 
-    `groups`: group of each window, for the bootstrap.
+    `log_ratios`: (n,) logarithms of the ratios. `groups`: name of each window's group (see `Interval`).
     """
     names, of = np.unique(np.asarray(groups), return_inverse=True)
     total, count = np.bincount(of, log_ratios), np.bincount(of)

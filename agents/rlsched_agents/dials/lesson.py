@@ -201,9 +201,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Return a dict: alternative setting -> `policy` with this setting.
+        """Return a dict: an alternative setting from `settings` -> `policy` with this setting.
 
-        Only the `settings` that have an effect are in the dict.
+        Settings without an effect on this policy are left out.
         """
         found = {}
         for change in self.settings:

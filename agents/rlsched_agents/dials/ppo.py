@@ -51,7 +51,7 @@ class MirroredNoise(StateDependentNoiseDistribution):
 
 
 class DialPolicy(ActorCriticPolicy):
-    """Policy network with two hidden tanh layers, a tanh output and mirrored noise."""
+    """Policy network with two hidden tanh layers, a tanh output, and the noise of `MirroredNoise`."""
 
     def _build(self, lr_schedule: Callable[[float], float]) -> None:
         assert self.dist_kwargs is not None
@@ -106,10 +106,10 @@ class PairedBuffer(RolloutBuffer):
     pair_weight = 1.0
 
     def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
-        """Compute the usual advantages, and add half the difference of the returns of a cluster and its pair.
+        """Compute advantages as Stable-Baselines3 does, and add a value to the advantages of each cluster.
 
-        The added value is scaled to the standard deviation of the advantages, and multiplied by
-        `pair_weight`.
+        The value is half the difference between the returns of this cluster and of the other cluster of its
+        pair. It is scaled to the standard deviation of the advantages, and multiplied by `pair_weight`.
         """
         super().compute_returns_and_advantage(last_values, dones)
         total = self.rewards.sum(axis=0)
