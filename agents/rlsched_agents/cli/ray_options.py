@@ -9,7 +9,7 @@ import click
 
 
 def ray_options(what: str, note: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds both options to a verb.
+    """Return a decorator that adds the options `--workers` and `--ray` to a verb.
 
     Args:
         what: Plural noun for the units that run in parallel, for the help texts.

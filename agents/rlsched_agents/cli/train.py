@@ -200,7 +200,9 @@ def train(
 
 @contextmanager
 def _workers(ray: str | None, workers: int | None, *, quiet: bool) -> Iterator[MakeRunner | None]:
-    """Connect to a Ray cluster, and return the function that starts workers there; None without Ray.
+    """Connect to a Ray cluster for a `with` block. Yields the function that starts workers there.
+
+    Without `ray`, yields None.
 
     Raises:
         ImportError: Ray is not installed.

@@ -206,7 +206,7 @@ class Evolution:
         return Generation(self.number, cost, self.signal)
 
     def _windows(self, count: int) -> NDArray[np.int64]:
-        """Return the indices of `count` windows, in random order. All windows occur about equally often."""
+        """Draw the indices of `count` windows in random order. All windows occur about equally often."""
         every = len(self._judge.settings)
         rounds = [self._rng.permutation(every) for _ in range(-(-count // every))]
         return np.concatenate(rounds)[:count]

@@ -294,7 +294,7 @@ def draw_windows(
     rng: np.random.Generator,
     objective: Objective | None = None,
 ) -> tuple[Windows, ...]:
-    """Draw about `count` windows, and assign the recipe's `scales` to them in turn.
+    """Draw about `count` windows. In turn, they get the recipe's `scales`, the factors for assumed figures.
 
     The number of windows from a source is proportional to the source's weight. Returns one `Windows` object
     for each scale.

@@ -62,8 +62,8 @@ class DialPolicy(ActorCriticPolicy):
     def begin_at(self, weights: Floats) -> None:
         """Set the weights so that the mean action is nearly the same as the action of a linear strategy.
 
-        The first D units of each hidden layer pass on the weighted sums of the D dials, multiplied by
-        `PASSED_ON`. The other units have no effect yet.
+        The first D units of each hidden layer pass on the strategy's weighted sums, one for each of D dials,
+        multiplied by `PASSED_ON`. The other units have no effect yet.
 
         `weights`: (D, F + 1) weights of the linear strategy, for D dials, and for F columns and the constant.
         """

@@ -86,8 +86,8 @@ def signals_of(
     The series are: price, carbon intensity, relative price, outlook of the price (one series per column of
     `rlsched.energy.relative.OUTLOOK`), and power limit in W. Relative price and outlook are computed from the
     series that policies follow (price or carbon intensity); they are 0 after the end of this series. After
-    the end of its series, the last power limit applies. If the policy reads details of the price (`asked`),
-    `rates` has these as further rows (`rlsched_envs.sim.signals.RANK`).
+    the end of its series, the last power limit applies. If the policy reads ranks or sums of prices
+    (`asked`), `rates` has these as further rows (`rlsched_envs.sim.signals.RANK`).
 
     Raises:
         InputError: a file cannot be read or does not cover the trace, or the wall-clock time of the trace's
@@ -122,9 +122,9 @@ def signals_of(
 def _details_on_grid(
     series: Series, second_0: datetime, known_ahead_s: float, asked: PricesAsked, grid: Integrals
 ) -> NDArray[np.float64]:
-    """Return the details of the price (rows `signals.RANK` and later of the signal) in each step of `grid`.
+    """Return the ranks and sums of prices (the rows from `signals.RANK` on) in each time step of `grid`.
 
-    The details are 0 after the end of the price series.
+    They are 0 after the end of the price series.
     """
     begins_s = (series.begins - second_0).total_seconds()
     middles_s = grid.from_s + grid.step_s * (np.arange(grid.rates.shape[1]) + 0.5)
@@ -141,7 +141,7 @@ def _details_on_grid(
 def price_details(
     series: Series, known_ahead_s: float, asked: PricesAsked, first: int, end: int
 ) -> NDArray[np.float64]:
-    """Return the details of the price (`signals.RANK`) in the steps `first` to `end` - 1 of a price series.
+    """Return ranks and sums of prices (`signals.RANK`) in the steps `first` to `end` - 1 of a price series.
 
     The shape is (ROWS_AHEAD - ROWS, end - first). The row for `FROM` has the start of each step, in seconds
     after the start of the series. Ranks and sums that `asked` does not request are 0.

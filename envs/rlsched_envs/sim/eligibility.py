@@ -72,7 +72,7 @@ def _cancel(log: AttemptArrays, row: int) -> None:
 
 @kernel
 def make_ready(log: AttemptArrays, row: int) -> None:
-    """Make a held-back job eligible, and add it to the heap `ready`. Jobs leave the heap in row order."""
+    """Make a held-back job eligible, and add it to the heap `ready`, which is in the order of the trace."""
     log.jobs.stage[row] = LET_IN
     log.counters[0].held_back -= 1
     if log.jobs.array[row] >= 0:
@@ -87,7 +87,7 @@ def make_ready(log: AttemptArrays, row: int) -> None:
 
 @kernel
 def pop_ready(log: AttemptArrays) -> int:
-    """Remove the lowest row from the heap `ready`, and return it."""
+    """Remove the first job in trace order from the heap `ready`, and return its row."""
     ready = log.ready
     row = ready[0]
     last = log.counters[0].ready - 1

@@ -267,7 +267,7 @@ class Engine:
     def _use_signals(self, asked: PricesAsked = NOTHING) -> None:
         """Set up the price and carbon intensity of electricity, and the relative price that policies read.
 
-        `asked`: details of the price that the policy reads in addition.
+        `asked`: whether the policy also reads ranks of prices, and prices of the next hours.
         """
         submit_s = self.arrays.truth.submit_s
         signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0, asked)
@@ -482,7 +482,7 @@ class Engine:
         return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
 
     def advance(self) -> bool:
-        """Advance to the next instant with an event; return False if there is none."""
+        """Advance to the next event, or to a review that requires decisions; return False if none is left."""
         next_instant = self._compiled(events.next_instant)
         while (moved := int(next_instant(self.arrays))) not in (MOVED, FINISHED):
             if moved == NEED_SLOTS:
@@ -492,7 +492,7 @@ class Engine:
         return moved == MOVED
 
     def _review(self) -> bool:
-        """Review the nodes that can sleep, or apply observations; return whether decisions are due now."""
+        """Review the nodes that can sleep, or apply a broker's observations; return whether to decide now."""
         assert self._reviewed is not None
         due = self._reviewed.review(self.arrays)
         self.arrays.progress.run.undecided = due

@@ -41,7 +41,7 @@ def waiting_jobs(sim: SimArrays) -> int:
 
 @kernel
 def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
-    """Add the job of a row to the queue at time `at_s`, and return the job's slot. A slot must be free."""
+    """Add the job with this row to the queue at time `at_s`; return the job's slot. A slot must be free."""
     truth = sim.truth
     slot = ledger.add_job(
         sim.state,
@@ -71,7 +71,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
 
 @kernel
 def _enter(sim: SimArrays, row: int) -> None:
-    """Add an eligible row to the queue. A slot must be free."""
+    """Add the eligible job with this row to the queue. A slot must be free."""
     sim.log.jobs.eligible_s[row] = sim.progress.run[0].now_s
     put_slot(sim, row, sim.progress.run[0].now_s)
 

@@ -35,7 +35,7 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 _MOST_MIB: Final = 2.0**40
 _MOST_CORES: Final = 1e6
 MOST_LUCK: Final = 2**53
-"""Seeds in `BOOKS.luck` are below this value: a float represents each such integer exactly."""
+"""Upper bound of the seeds in the field `luck` of `BOOKS`. Floats represent all smaller integers exactly."""
 
 
 class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -213,7 +213,7 @@ def core_need_milli(trace: Trace) -> NDArray[np.int64]:
 
 
 def power_ratio(trace: Trace) -> NDArray[np.float64]:
-    """Return the (J,) ratio of a job's dynamic power to the dynamic power of its workload; 0: unknown."""
+    """Return the (J,) dynamic power of each job relative to its workload in the catalogue; 0: unknown."""
     return np.nan_to_num(np.asarray(trace.extra.get("power_ratio", np.zeros(len(trace))), np.float64))
 
 
@@ -226,7 +226,7 @@ def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
 
 
 def job_keys(trace: Trace) -> NDArray[np.uint64]:
-    """Return the (J,) keys of the jobs for random draws, which depend only on the job's ID."""
+    """Return the (J,) keys of the jobs for random draws. A key depends only on the ID of the job."""
     digests = [hashlib.blake2b(str(job).encode(), digest_size=8).digest() for job in trace.job_id]
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 

@@ -269,7 +269,7 @@ def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
 def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
     """Allocate GPUs of partition `p` to a waiting job; return False if the job does not fit.
 
-    `node`: the preferred node, as `choose` describes it.
+    `node`: index of a node, or BY_RULE or NO_PREFERENCE (`rlsched.cluster.choose.choose`).
     """
     s, scratch = sim.state, sim.progress.scratch
     host = choose(s, p, slot, node, scratch)

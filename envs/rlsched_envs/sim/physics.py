@@ -180,7 +180,7 @@ def begin(x: ProgressArrays, slot: int, target_s: float, limit_s: float, now_s: 
 
 @kernel
 def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Form a group for a job on GPUs that have no other job."""
+    """Form a group (the jobs on the same GPUs) for a job on GPUs without other jobs."""
     group, g = s.gpu, x.work.first_gpu[slot]
     idle_w, place = 0.0, s.job.head[slot]
     while place >= 0:
@@ -193,7 +193,7 @@ def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Add the job in a slot to its group after its start. The caller then calls `refresh` for the group."""
+    """Add a started job to the group of jobs on its GPUs. The caller then calls `refresh` for the group."""
     g = x.work.first_gpu[slot]
     if g >= 0 and tenants_of(s, g) == 1:
         _form_group(x, s, slot)
@@ -201,10 +201,10 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
-    """Remove a job from its group after its GPUs were released; return whether the group has other jobs.
+    """Remove a job from the group of jobs on its GPUs, after its GPUs were released.
 
-    The job's work and energy must be up to date (`settle`). If other jobs remain, the caller then calls
-    `refresh` for the group.
+    Return whether the group has other jobs; if so, the caller then calls `refresh` for the group. The job's
+    work and energy must be up to date (`settle`).
     """
     g = x.work.first_gpu[slot]
     x.books[0].jobs_w -= x.work.power_w[slot]
@@ -222,10 +222,10 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 
 @kernel
 def group_clock(s: StateArrays, g: int, now_s: float) -> float:
-    """Return the SM clock of a group: the highest clock of its jobs, limited by the power cap of its GPUs.
+    """Return the SM clock of a group (the jobs on the same GPUs): the highest clock of its jobs.
 
-    Without a power cap, the clock is not lowered for `DWELL_S` after its last change. A power limit of the
-    cluster lowers the clock at once.
+    The power cap of the GPUs limits this clock. Without a power cap, the clock is not lowered for `DWELL_S`
+    after its last change. A power limit of the cluster lowers the clock at once.
     """
     clock = chosen_clock(s, g)
     if s.models.gpu.cap_w[gpu_kind(s, g)] < s.models.gpu.tdp_w[gpu_kind(s, g)]:
@@ -237,14 +237,14 @@ def group_clock(s: StateArrays, g: int, now_s: float) -> float:
 
 @kernel
 def group_cap(s: StateArrays, g: int) -> float:
-    """Return the highest SM clock of a group under the power limit of the cluster; 1 without a limit."""
+    """Return the highest SM clock of jobs on GPU `g` under the cluster's power limit; 1 without a limit."""
     caps = s.config[0].clock_cap
     return cap_on(s, g, caps[PowerClass.URGENT], caps[PowerClass.FLEXIBLE]) if s.config[0].limited else 1.0
 
 
 @kernel
 def _under_cap(s: StateArrays, g: int, clock: float) -> float:
-    """Return the highest clock, up to `clock`, at which the GPUs of a group draw at most their power cap.
+    """Return the highest SM clock, up to `clock`, at which a group's GPUs draw at most their power cap.
 
     Assumes that jobs of other groups do not slow down the jobs of this group. The result is at least
     `MIN_CLOCK_FRAC`, or `clock` if that is lower, even if the power then exceeds the cap.
@@ -305,7 +305,7 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle the jobs of a group, and set the clock of its GPUs.
+    """Settle the jobs of a group (the jobs on the same GPUs), and set the clock of its GPUs.
 
     If the clock changes, each job that was already running loses the work of `switch_s` seconds.
     """
@@ -326,7 +326,7 @@ def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> No
 
 @kernel
 def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
-    """Compute the power of a group from the rates of its jobs, and each job's share of this power."""
+    """Compute the power of the jobs on GPU `g` (a group) from their rates, and each job's share of it."""
     work, gpu, count, clock = x.work, s.models.gpu, tenants_of(s, g), s.gpu.clock_frac[g]
     total_w, known, added_w, first = 0.0, -1, 0.0, -1
     for k in range(MAX_TENANTS):
@@ -364,7 +364,7 @@ def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
-    """Compute each job's share of a group's GPUs, and its share of the busy time of these GPUs.
+    """Compute each job's share of the GPUs of a group (jobs on the same GPUs), and of their busy time.
 
     The utilisation of a group is estimated as 1 - product over the jobs of (1 - the job's own utilisation).
     The mean absolute error of this estimate is 0.10 on measured pairs (Lucid's pairs, RTX 3090). The shares
@@ -387,7 +387,7 @@ def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle each job of a group after a change in the group, and update its rate and power.
+    """After a change in a group (jobs on the same GPUs), settle its jobs, and update their rates and power.
 
     Afterwards `planned` of a job is 1 if its planned end is still valid, 2 if its end must be planned again,
     and 0 if no end has been planned.

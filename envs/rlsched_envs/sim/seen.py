@@ -22,7 +22,7 @@ class SeenMemory(NamedTuple):
     """Observation that a running job uses more GPU memory than the scheduler assumed.
 
     Attributes:
-        row: Row of the job.
+        row: Row of the job: its index among the runnable jobs of the trace.
         gpu_memory_mib: Memory that the scheduler assumes from now on, on each GPU of the job, MiB.
     """
 

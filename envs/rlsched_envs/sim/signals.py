@@ -25,9 +25,9 @@ The next rows have the outlook of the price (`rlsched.energy.relative.OUTLOOK`).
 LIMIT: Final = RATIO + 1 + len(OUTLOOK)
 """Row of `ProgressArrays.signal` with the power limit, W."""
 ROWS: Final = LIMIT + 1
-"""Number of rows of `ProgressArrays.signal` if the policy reads no details of the price (`PricesAsked`)."""
+"""Number of rows of `ProgressArrays.signal` if the policy reads no ranks or sums of prices."""
 RANK: Final = ROWS
-"""First row of `ProgressArrays.signal` with details of the price, if the policy reads any (`PricesAsked`).
+"""First of the *details* of the price: rows that exist only if the policy reads ranks or sums of prices.
 
 The details are: rank of the price, start of the step in which the price applies, and sums of the prices of
 the next hours (`rlsched.cluster.arrays.CONFIG`).
@@ -38,7 +38,7 @@ ROWS_AHEAD: Final = SUMS + AHEAD_H
 
 
 def rows_of(asked: PricesAsked) -> int:
-    """Return the number of rows of `ProgressArrays.signal`. `asked`: details that the policy reads."""
+    """Return the number of rows of `ProgressArrays.signal` for a policy that reads the prices `asked`."""
     return ROWS_AHEAD if any(asked) else ROWS
 
 

@@ -127,7 +127,9 @@ class SleepingNodes:
         return min(self._review_at_s, float(self._due_s.min(initial=math.inf)))
 
     def review(self, sim: SimArrays) -> bool:
-        """Review the nodes, and plan the next review. Return whether scheduling decisions are due now.
+        """Call the power-down services if it is time, update the statuses of nodes, and plan the next review.
+
+        Return whether scheduling decisions are due now.
 
         Decisions are due if a node has become usable, and under a power limit also if the status of any node
         has changed.

@@ -155,12 +155,12 @@ class DialFleet:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
-        """Start an episode on cluster `k`: draw a window, and run it until its dials are due.
+        """Start an episode on cluster `k`: draw a window, and run it until its dials must be set.
 
-        A window in which dials are never due is replaced by another one.
+        A window in which dials are never set is replaced by another one.
 
         Raises:
-            InputError: `_TRIES` windows were drawn, and dials were due in none of them.
+            InputError: `_TRIES` windows were drawn, and none of them needs dials.
         """
         self._seed_at_last()
         rng, what = self._rngs[k], np.full(self.dones.size, LEAVE)
@@ -185,7 +185,7 @@ class DialFleet:
         )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Set the dials of all clusters, and advance each cluster until its dials are due again.
+        """Set the dials of all clusters, and advance each cluster until its dials must be set again.
 
         A cluster that is not `live` stays unchanged, with reward 0 and `dones` False.
 
@@ -339,7 +339,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     def step(
         self, action: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Set the dials, and advance until they are due again. Values outside -1 to 1 are clipped.
+        """Set the dials, and advance until they must be set again. Values outside -1 to 1 are clipped.
 
         Raises:
             ValueError: the action has another shape, is not an array of real numbers, or is not finite.

@@ -1,7 +1,7 @@
 """Compiled episodes in which the caller sets the dials (numbers that adjust how a rule weighs its actions).
 
 The rule first runs the window with all dials at 0, for the reference costs. Then the window runs again, and
-stops whenever the dials are due.
+stops whenever the dials must be set.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DialEpisode(NamedTuple):
 
 @kernel
 def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
-    """Run until dials are due, and write the observation. Return False if the episode has ended."""
+    """Run until dials must be set, and write the observation. Return False if the episode has ended."""
     due = run_rule(sim, o, sim.truth.shape[0] + 1, curve) == DIALS_DUE
     if due:
         turn_due(sim.state, sim.progress.run[0].now_s)
@@ -127,9 +127,9 @@ def _mean_price(sim: SimArrays) -> float:
 
 @kernel
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
-    """Run the window with all dials at 0 (the reference), then run it again until dials are due.
+    """Run the window with all dials at 0 (the reference), then run it again until dials must be set.
 
-    Return whether dials are due. Also return False if the cost curve is too short for the reference's run.
+    Return whether dials must be set. Also return False if the cost curve is too short for the reference.
     """
     rewind(sim)
     curve.length[0], account.at, account.cost = 0, 0, 0.0

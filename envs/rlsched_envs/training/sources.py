@@ -120,7 +120,7 @@ class EpisodeSource:
         weight: Weight of this source in draws, relative to other sources.
         gpus_per_node: GPUs per node.
         workload: (J,) index of each job's workload in the catalogue; None: unknown.
-        informed: Draws other predictions; None: not supported.
+        informed: Draws predictions of any accuracy for the jobs; None: not supported.
         tariffs: Prices of electricity; each window with prices has one of these tariffs.
         day_s: Time of day (UTC) of the trace's second 0, seconds; 0 if the trace has no origin.
         vc: (J,) virtual cluster (VC) of each job; None: unknown.

@@ -92,7 +92,7 @@ class Tariff:
     def signal(self, day: int, asked: PricesAsked = NOTHING) -> NDArray[np.float64]:
         """Return `ProgressArrays.signal` for a window that begins on this day, (R, HORIZON_H + 1).
 
-        R is `ROWS_AHEAD` if the policy reads details of the price (`asked`), otherwise `ROWS`.
+        R is `ROWS_AHEAD` if the policy reads ranks or sums of prices (`asked`), otherwise `ROWS`.
         """
         hours = day * _DAY_H + np.arange(HORIZON_H + 1)
         end = self.rows.shape[1]

@@ -140,7 +140,7 @@ class DialledRuns:
         drawn: How the windows are drawn.
         policy: The policy whose settings define the rule. The rule preempts only jobs that may be preempted.
         assumed_scale: Factor for figures of the catalogue that are assumed, not measured.
-        outside: Whether the caller sets the dials when they are due. If not, a network sets them.
+        outside: Whether the caller sets the dials. If not, a network sets them.
         objective: Defines the cost of a run.
 
     Attributes:
@@ -193,7 +193,7 @@ class DialledRuns:
         self._steps = steps.with_price() if drawn.has_prices else steps
 
     def compiled(self, template: Any, *, records: bool) -> Any:
-        """Compile a kernel for these runs (`loop.for_run`). `records`: whether it records cost curves."""
+        """Return a kernel compiled for these runs. `records`: whether it records cost curves."""
         return for_run(template, self._steps, logged=False, modelled=True, records=records)
 
     def load(self, k: int, setting: Setting) -> None:
