@@ -29,7 +29,7 @@ INFORMATIVE_MIX: tuple[tuple[float, float], ...] = ((0.2, 0.40), (0.6, 0.35), (1
 They give a Spearman correlation of about 0.9.
 """
 BURST_SHARE = 0.7
-"""Fraction of the variance of the observation noise that is common to all jobs of a burst."""
+"""Fraction of the variance of the noise in the observations that is common to all jobs of a burst."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 

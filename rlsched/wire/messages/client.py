@@ -14,9 +14,9 @@ PartyKind = Literal["user", "account", "vc"]
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):
-    """Report that an engine has started a queued job on nodes that the engine chose. May be repeated.
+    """Report that an engine has started a queued job on nodes that the engine chose.
 
-    Engine: the part that runs the jobs, such as Slurm (`rlsched.broker.nodes.engine`).
+    The report can be repeated. Engine: the system that runs the jobs, such as Slurm.
     """
 
     job: int

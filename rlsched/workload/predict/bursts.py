@@ -25,7 +25,7 @@ LOOK_BACK: Final = (1, 2, 5, 20)
 times since these submissions describe the rhythm of the key."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""Maximum number of jobs with which a new job is compared: the jobs with its key that started last."""
+"""Maximum number of jobs with which a new job is compared: the last started jobs of its VC and GPU count."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0
@@ -35,7 +35,7 @@ _MIN_PERIOD_S: Final = 30.0
 
 
 class Rhythm:
-    """Submission times of the jobs with one key (`facts.Key`)."""
+    """Submission times of the jobs with one key (VC and GPU count)."""
 
     def __init__(self) -> None:
         self._at_s = np.zeros(_SUBMISSIONS)  # zeroed, so that snapshots do not depend on uninitialised memory
@@ -69,7 +69,7 @@ class Rhythm:
 
 
 class _Past:
-    """Ring buffers with the latest `MEMORY` started jobs of one key."""
+    """Ring buffers with the last `MEMORY` started jobs of one key (VC and GPU count)."""
 
     def __init__(self) -> None:
         self.context = np.zeros((MEMORY, CONTEXT))

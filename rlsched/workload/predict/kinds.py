@@ -117,7 +117,7 @@ def _folder() -> Path:
 
 
 def _keep(path: Path, predicted_s: Floats, spread: Floats) -> None:
-    """Write predictions to a file atomically, and remove files unused for `KEPT_UNUSED_DAYS` days."""
+    """Write predictions to a cache file atomically. Remove cache files unused for `KEPT_UNUSED_DAYS` days."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half_written = path.with_name(f".{path.stem}.{os.getpid()}.npz")
     np.savez(half_written, predicted_s=predicted_s, spread=spread)

@@ -29,7 +29,8 @@ MODELS: Final = ("hedge", *EXPERTS)
 """`hedge` is the mixture of all experts (single predictors). The other models are the experts themselves."""
 REFIT_GROWTH: Final = 1.5
 REFIT_JOBS: Final = 5000
-"""A fit is due when the number of ended jobs has grown by the factor REFIT_GROWTH, or by REFIT_JOBS jobs."""
+"""A fit is due when, since the last fit, the number of ended jobs has grown by the factor REFIT_GROWTH or by
+REFIT_JOBS."""
 
 MAX_SEEN: Final = 200_000
 """Maximum number of ended jobs stored for fits."""

@@ -32,11 +32,11 @@ The value of level `user` is the highest, because jobs of one user vary more tha
 """
 _PULLS: Final = np.array(PULL_JOBS)
 MAX_KEYS: Final = 30_000
-"""Maximum number of keys stored. The keys whose last start is the oldest are removed first. A limit is
-needed, because job names that contain a time give new keys.
+"""Maximum number of stored keys (groups of similar jobs). The keys whose last start is the oldest are removed
+first. A limit is needed, because job names that contain a time give new keys.
 """
 MAX_RUNNING: Final = 64
-"""Maximum number of running jobs of a key that are used: the jobs that started last."""
+"""Maximum number of running jobs of a key (group of similar jobs) that are used: the last started ones."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
 _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
 _NARROW_FROM: Final = LEVELS.index("user")
@@ -106,7 +106,7 @@ class Survival:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """Record that a job has ended. Each later start of the same key reduces the weight of the job."""
+        """Record that a job has ended. Each later start of another job with its key reduces its weight."""
         bin_ = bin_of(duration_s)
         rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
         weights = [
@@ -117,7 +117,7 @@ class Survival:
         count_end(self._counts, np.array(rows), np.array(weights), _NARROW_FROM, near, bin_)
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
-        """Return the run times so far, s, of a key's last `MAX_RUNNING` running jobs, latest start first."""
+        """Return the ages, s, of the last `MAX_RUNNING` running jobs with this key, latest start first."""
         running = self._running.get(key)
         return [now_s - s for s, _ in islice(reversed(running.values()), MAX_RUNNING)] if running else []
 
@@ -152,7 +152,7 @@ class Survival:
         return out
 
     def _row(self, key: Key) -> int:
-        """Return the index of a key in the counts, and mark it as most recently used; add the key if new."""
+        """Return the row of a key in the counts, and mark it as most recently used; add the key if new."""
         row = self._index.pop(key, None)
         if row is None:
             row = self._new_row()
