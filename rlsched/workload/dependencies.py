@@ -15,8 +15,8 @@ from rlsched.wire.messages import DependencyKind
 from rlsched.workload.cells import entries
 
 KINDS: Final[tuple[DependencyKind, ...]] = get_args(DependencyKind)
-"""`after` waits until the other job has started, `afterany` until it has ended, `afterok` until it has
-completed, `afternotok` until it has ended in any other way."""
+"""Conditions on the named job. `after`: it has started; `afterany`: it has ended; `afterok`: it has
+completed; `afternotok`: it has ended in any other way."""
 AFTER, AFTER_ANY, AFTER_OK, AFTER_NOT_OK = range(4)
 """Indices in `KINDS`."""
 SINGLETON: Final = "singleton"

@@ -174,7 +174,7 @@ class Trace:
         return index.dtype == np.bool_ and len(index) == len(self) and bool(index.all())
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns of the file: `BASE`, optional columns with a known value, `x_` columns."""
+        """Return the columns that `write` writes: `BASE`, optional columns with known values, and `x_*`."""
         out = {column.name: self._column(column.attribute or "") for column in BASE}
         for column in OPTIONAL:
             cells = self._column(column.attribute) if column.attribute else self.extra.get(column.name)

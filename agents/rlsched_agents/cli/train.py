@@ -30,7 +30,7 @@ EXIT_INTERRUPTED = 130
 NARROW = 110
 """Width of the terminal, characters, below which the table has a confidence interval only for the cost."""
 LAST = "last.toml"
-"""Name of the file in the log folder for the last policy of a training run, even if it is not better."""
+"""File in the log folder for the last policy of a training run, even if it is no better than the original."""
 
 
 @click.command()

@@ -117,7 +117,7 @@ class Costs(msgspec.Struct, frozen=True):
     def training_penalties(self, others: Sequence[Costs], reference: Costs) -> Floats | None:
         """Return the (NUM_TERMS,) penalties of the objective's bounds in training; None: there are no bounds.
 
-        The penalties follow from the mean ratios of these results and of the results `others` to `reference`.
+        They are computed from the mean ratios of these results, and of the results `others`, to `reference`.
         """
         every = [one.scored for one in (self, *others)]
         if self.scored is None or reference.scored is None or not self.scored.objective.bounds:

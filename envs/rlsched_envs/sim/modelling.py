@@ -124,7 +124,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return load_catalogue(assumed_scale=self.assumed_scale)
 
     def arrays(self, catalogue: Catalogue, kinds: Sequence[str]) -> ModelArrays:
-        """Return a catalogue's arrays for the GPU types `kinds`, with these power caps and pair speeds."""
+        """Return a catalogue's arrays for the GPU types `kinds`, changed by `power_cap_frac` and `pairs`."""
         arrays = catalogue.arrays(kinds)
         arrays.gpu.cap_w = self.power_cap_frac * arrays.gpu.tdp_w
         for pair in self.pairs:

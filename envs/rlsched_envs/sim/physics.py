@@ -411,7 +411,7 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Add the power that a job without GPUs draws by its cores to the cluster's power. Its rate stays 1."""
+    """Add the power of the cores of a job without GPUs to the cluster's power. The job's rate stays 1."""
     x.work.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
     x.books[0].jobs_w += x.work.power_w[slot]
     x.books[0].total_w += x.work.power_w[slot]

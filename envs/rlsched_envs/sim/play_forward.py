@@ -33,7 +33,7 @@ MORE_SLOTS: Final = 2_048
 """Maximum number of live jobs of a future, in addition to the jobs that are live now. A future ends at this
 limit."""
 MORE_ROWS: Final = 16_384
-"""Maximum number of arrivals in a future, which ends at this limit."""
+"""Maximum number of arrivals in a future. A future ends at this limit."""
 MANY: Final = 500
 """Number of waiting jobs above which half as many futures are simulated, because each takes longer."""
 _ROOM: Final = 256

@@ -16,7 +16,7 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 
 def stack(episode: Any, count: int) -> Any:
-    """Return the same nested tuples, with `count` copies of each array stacked along a new first axis."""
+    """Return nested tuples of arrays with `count` copies of each array, stacked along a new first axis."""
     if episode is None:
         return None
     if isinstance(episode, tuple):

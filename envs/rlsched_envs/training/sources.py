@@ -26,7 +26,7 @@ from rlsched_envs.training.tariffs import Tariff
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of windows: the types with the most data in the catalogue."""
 AS_MADE_FRAC: Final = 0.3
-"""Fraction of windows that keep the source's own predictions although `Drawn` has a range of accuracies."""
+"""Fraction of windows with the source's own predictions; for other windows, `Drawn` gives the accuracy."""
 SHORT_JOB_S: Final = 2 * 3_600.0
 SHORT_SLACK_S: Final = 6 * 3_600.0
 LONG_SLACK_S: Final = 86_400.0
@@ -35,7 +35,7 @@ in GAIA (ASPLOS'24).
 """
 _THINNED_TRIES: Final = 20
 LOAD_ERROR: Final = 0.15
-"""A thinned window is accepted if its load differs from the drawn load by at most this fraction."""
+"""Relative error of the load up to which a window of randomly drawn jobs (`Drawn.thins`) is accepted."""
 LONGEST_S: Final = 7 * 86_400.0
 """Upper limit of run times in training, seconds. A longer job would dominate a whole episode."""
 
@@ -300,9 +300,9 @@ def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
 def _thinned(
     source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw jobs from a part of a trace that is long enough to give this load on these nodes.
+    """Draw `jobs` jobs at random from a part of a trace, which is long enough that their load is `load`.
 
-    If the part has fewer than `jobs` jobs, a longer part and fewer nodes are used.
+    The load is relative to `nodes` nodes. If the part has fewer jobs, a longer part and fewer nodes are used.
 
     Returns:
         Indices of the jobs, their submissions in seconds after a midnight (UTC), and the number of nodes.

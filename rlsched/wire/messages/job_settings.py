@@ -125,7 +125,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             scontrol="Prefer",
         ),
     ] = []
-    """Preferred GPU types, named as `gpu_types`; empty: no preference."""
+    """Preferred GPU types, with names as in `gpu_types`; empty: no preference."""
     num_cpus: Annotated[
         int,
         Setting(

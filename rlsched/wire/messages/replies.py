@@ -51,7 +51,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     beside: list[str] = []
     """Displayed IDs of the jobs that share the job's GPUs now."""
     speed_energy: float | None = None
-    """Setting `speed_energy` of the submission; None: the broker's setting."""
+    """Weight of energy against time for this job, 0 to 1; None: the broker's setting `speed_energy`."""
     sm_clock_frac: float | None = None
     """SM clock of the current or last attempt, as a fraction of the highest clock; None: no attempt."""
     queue_key: float | None = None

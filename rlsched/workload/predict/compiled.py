@@ -216,7 +216,10 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how many successive intervals of `lag_s` before now begin at a submission, 1 (assumed) to 4."""
+    """Return how many of the last 4 intervals of `lag_s` begin at a submission, counted back without a gap.
+
+    The last interval, which ends now, always counts.
+    """
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s

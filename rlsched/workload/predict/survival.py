@@ -43,9 +43,10 @@ _NARROW_FROM: Final = LEVELS.index("user")
 
 
 def _near_bins() -> Floats:
-    """Return the counts that a job adds to narrow keys, by bin of its run time: (BINS, 2, BINS).
+    """Return the counts that a job adds to keys of level `user` or narrower, by bin of its run time.
 
-    Index 0 of the second axis is the number of ended jobs, index 1 the number of jobs at risk, in each bin.
+    The shape is (BINS, 2, BINS). Index 0 of the second axis is the number of ended jobs in each bin, index 1
+    the number of jobs at risk.
 
     The next job of a narrow key often ends in an adjacent bin. An end is therefore spread by two random
     steps; in each, the bin and the two adjacent bins have probability 1/3 each.
