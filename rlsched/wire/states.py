@@ -28,4 +28,4 @@ FINISHED: Final[tuple[JobState, ...]] = (COMPLETED, FAILED, CANCELLED, REJECTED)
 """States of a job that has ended."""
 
 WITHDRAWN: Final = "withdrawn by its engine"
-"""Reason of a cancelled job that its engine (such as Slurm) no longer offers; see `rlsched.engine`."""
+"""Reason why a job is cancelled: its engine (such as Slurm) no longer offers it. See `rlsched.engine`."""

@@ -66,7 +66,7 @@ def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
 
 
 def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
-    """Return what `_numbered` returns for a column of texts, with a faster sort.
+    """Return ranks and number of distinct values, as `_numbered` does, for a column of texts.
 
     All rows are sorted by fingerprint; only the distinct texts are sorted as text.
     """

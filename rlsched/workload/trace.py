@@ -199,7 +199,7 @@ class Trace:
 
 
 def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the checked columns of a file, and free the text of the file."""
+    """Read a file and return its columns, after their values are checked."""
     table = read_table(path)
     columns = check_columns(table.columns, Where(str(path), table.rows))
     if not table.rows:

@@ -43,7 +43,7 @@ SETTINGS_TRIED: Final = (
     "types.price=0.25",
     "types.price=0.75",
 )
-"""Alternative settings, in the form of `--set`, tried one by one."""
+"""Alternative settings of the policy, in the form of `--set`; a training run tries them one by one."""
 
 
 _PRICED_PPO: Final = {"gamma": 0.998, "gae_lambda": 0.99, "learning_rate": 3e-5, "noise": 0.2}

@@ -286,7 +286,7 @@ def next_instant(sim: SimArrays) -> int:
 
 @kernel
 def _let_in(sim: SimArrays, row: int) -> None:
-    """Mark a job that has just been submitted as eligible, and add it to the queue."""
+    """Mark a newly submitted job as eligible, and add it to the queue."""
     log = sim.log
     log.jobs.stage[row] = LET_IN
     if log.jobs.array[row] >= 0:

@@ -313,7 +313,7 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 @kernel
 def _withdraw_loans(sim: SimArrays, slot: int) -> None:
-    """Withdraw cores that a started job needs from the jobs to which they are lent.
+    """If a started job needs cores that are lent to other jobs, withdraw these cores from the other jobs.
 
     Use this function only in runs in which the number of cores does not affect speeds.
     """

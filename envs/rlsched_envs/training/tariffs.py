@@ -18,7 +18,7 @@ from rlsched_envs.sim.bills import price_details
 from rlsched_envs.sim.signals import CARBON, FROM, LIMIT, PRICE, RATIO, ROWS, rows_of
 
 HORIZON_H: Final = 42 * 24
-"""Number of hours of prices that a window can use. Afterwards, the last price continues."""
+"""Number of hours of prices that a window can use. After these hours, the last price continues."""
 LEAST_DAYS: Final = 140
 """Minimum length of a price series, days: four weeks each for choosing and for confirming."""
 CONFIRMING_FRAC: Final = 0.2

@@ -19,14 +19,14 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
-"""For each level (`facts.LEVELS`): number of later starts of jobs with the same key after which a job weighs
-1/e."""
+"""For each level of keys (`facts.LEVELS`): number of later starts of jobs with the same key after which an
+ended job has the weight 1/e."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
 """Position of a job's start among all starts of jobs with the same key; one number for each level of keys."""
 PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
-"""For each level: how strongly a key is shrunk towards the next wider key, in jobs at risk.
+"""For each level of keys: weight with which hazards are shrunk towards the next wider key, in jobs at risk.
 
 The value of level `user` is the highest, because jobs of one user vary more than jobs with one name.
 """
