@@ -50,7 +50,8 @@ def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
     price = Known(tmp_path / "p.csv", 1, began_s, STEP_S, -50.0, 300.0)
     intensity = Known(tmp_path / "c.csv", 2, began_s, CARBON_STEP_S, 20.0, 900.0)
     (tmp_path / "e.toml").write_text(ENERGY, encoding="utf-8")
-    options = ("--policy", "fifo-backfill", "--prediction", "running-mean", "--energy", str(tmp_path / "e.toml"))
+    policy = ("--policy", "fifo-backfill", "--prediction", "running-mean")
+    options = (*policy, "--energy", str(tmp_path / "e.toml"))
     cluster = Cluster(tmp_path, nodes=["n0"], broker_options=options)
     try:
         with cluster.client() as client:
