@@ -1,7 +1,8 @@
 """Runs windows of a training run on a Ray cluster.
 
-A worker receives the windows of a runner once. It loads a window when it runs it, so that a worker needs the
-memory of one window. Ray repeats the runs of a lost worker. A run has the same result on each worker.
+A worker receives the windows of a `RayRunner` only once. It loads each window when it runs the window, so
+that it needs memory for one window only. If a worker is lost, Ray repeats its runs on another worker. A run
+has the same result on each worker.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rlsched_agents.workers.same_code import build_id, other_code
 from rlsched_envs.training.windows import Windows, WindowsInTurn
 
 REPEATS: Final = 5
-"""How often the runs of a message are repeated if their worker is lost."""
+"""Maximum number of times that Ray repeats a message (a group of runs) because its worker was lost."""
 _WAIT_S: Final = 0.2
 """Time after which a wait for results ends, so that Ctrl-C has an effect, seconds."""
 _MESSAGES_EACH: Final = 2
@@ -35,13 +36,14 @@ _held: tuple[str, list[WindowsInTurn]] = ("", [])
 
 
 def run_on_worker(build: str, key: str, packed: Any, message: bytes) -> Floats | RlschedError:
-    """Run the windows of a message in a Ray worker, and return their terms, or an error.
+    """Run the windows of a message in a Ray worker. Return the terms of their costs, or an error.
 
     Args:
         build: `build_id()` of the sender.
-        key: ID of the runner that sent the message.
-        packed: Array of bytes: the pickled inputs of the runner's pools. Only read if the runner is new.
-        message: Pickled runs and policy, as in `Runner.run`.
+        key: ID of the `RayRunner` that sent the message.
+        packed: Pickled inputs of this runner's pools of windows, as an array of bytes. Only read if this is
+            the worker's first message from the runner.
+        message: The arguments of `Runner.run`, pickled.
     """
     global _held
     if (error := other_code(build)) is not None:

@@ -38,7 +38,8 @@ SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
 FOLLOWING: Final = "following"
 ALGORITHMS: Final = {"ppo": (CONSTANTS, FOLLOWING, PPO), "es": (CONSTANTS, FOLLOWING)}
-"""Stages of each algorithm, after the stage `SETTINGS` of both. PPO starts from the result of evolution."""
+"""Stages of each algorithm. Both begin with the stage `SETTINGS`, which is not listed. The stage `PPO` starts
+from the result of the stages before it, if that is better than dials at 0."""
 STATE_FILE: Final = "training.json"
 PPO_FILE: Final = "ppo.npz"
 """Name of the file with the state of PPO, in the same folder as the state file of the training."""
@@ -58,7 +59,7 @@ class Training:
     """One training run. It can stop between two generations or rollouts, and continue later.
 
     Attributes:
-        lesson: Windows of the training.
+        lesson: Policy to improve, and windows for training, for choosing and for confirming.
         recipe: Hyperparameters.
         seed: Seed of the draws.
         state_file: File for the state of the training; None: the state is not saved. The state of PPO is in
@@ -129,7 +130,7 @@ class Training:
         )
 
     def _strategy(self, layers: Layers) -> Strategy:
-        """Return the strategy with these matrices. The strategy ignores prices if the training had none."""
+        """Create a strategy from the matrices of its layers. It ignores prices if the training had none."""
         made = Strategy.from_layers(*layers)
         return made if self.recipe.drawn.has_prices else made.without_prices()
 
@@ -180,7 +181,7 @@ class Training:
         state: dict[str, Any],
         tell: Callable[[str, Generation], None],
     ) -> Evolution:
-        """Run the remaining generations of one stage, after the generations in `state`."""
+        """Run the generations of one stage of evolution that `state` does not contain yet."""
         seed = self.seed * 2 + (stage == FOLLOWING)
         evolution = Evolution(judge, config, seed, start)
         if stage in state:
@@ -331,9 +332,9 @@ class Training:
 def dials_frozen(
     judge: Judge, found: Layers, mine: Costs, policy: Policy, reference: Costs | None = None
 ) -> dict[str, Interval]:
-    """Return for each dial in use the cost with this dial at 0, relative to the cost with the dial in use.
+    """Return for each dial that the strategy sets: cost with this dial fixed at 0 / cost of the strategy.
 
-    `reference`: denominators of the ratios that the objective's bounds limit; None: `mine`.
+    `mine`: results of the strategy. `reference`: as in `compared`; None: `mine`.
     """
     table = {}
     *hidden, last = found

@@ -107,7 +107,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def add_generation(self, stage: str, generation: Generation) -> None:
-        """Add a setting, a generation or a rollout of a stage to the curves."""
+        """Add a point to a stage's curves: a tried setting, a generation (evolution), or a rollout (PPO)."""
         points = {f"{stage}/cost_frac": generation.cost}
         if generation.signal is not None:
             points[f"{stage}/signal_to_noise"] = generation.signal
@@ -140,7 +140,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def importance(self, found: Importance) -> None:
-        """Add the importance of the strategy's columns, as a table and, with matplotlib, as a chart."""
+        """Add the importance of each observed feature, as a table and, with matplotlib, as a chart."""
         table = found.table()
         try:
             png, width, height = picture(found)

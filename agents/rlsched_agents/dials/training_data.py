@@ -28,7 +28,8 @@ VALIDATION_JOBS = 5_000
 CONFIRMATION_TRACES = 2
 """Number of synthetic validation traces that are used for confirmation."""
 LEAST_JOBS = 100
-"""Minimum number of jobs in each half of the validation part. With fewer jobs, the part is not split."""
+"""Minimum number of jobs in each half of the validation part (for choosing, for confirming). With fewer jobs,
+the part is not split."""
 VALIDATION_SEED = 1_000
 """Difference between the seeds of the first synthetic validation trace and the synthetic training trace."""
 
@@ -122,7 +123,10 @@ class TrainingData:
 
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
-    """Return the first half of the jobs and (second half,); if there are too few jobs: all jobs and ()."""
+    """Return the first half of a source's jobs, and a tuple with the second half.
+
+    If a half has fewer than `LEAST_JOBS` jobs, return all jobs, and an empty tuple.
+    """
     jobs = source.submit_s.size
     if jobs < 2 * LEAST_JOBS:
         return source, ()

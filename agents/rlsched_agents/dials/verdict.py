@@ -58,9 +58,10 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 
 
 def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = None) -> StrategyComparison:
-    """Compare results `mine` of a strategy with results `other` of another one, on all windows of `judge`.
+    """Compare a strategy's results `mine` with another strategy's results `other`, on all windows of `judge`.
 
-    `reference`: denominators of the ratios that the objective's bounds limit; None: `other`.
+    `reference`: results to which the bounds of the objective refer: a bound limits a term relative to this
+    term in `reference`. None: `other`.
     """
     weight = judge.energy_weight
     if reference is not None and mine.scored is not None and mine.scored.objective.bounds:
@@ -81,7 +82,10 @@ def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = 
 
 
 def _terms(mine: Costs, other: Costs, groups: Sequence[str]) -> tuple[dict[str, Interval], dict[str, float]]:
-    """Return two dicts, by the name of a term (`Objective.name_of`): its ratio, and the ratio's bound."""
+    """Return the ratio mine / other of each term of the objective, and the upper bounds of these ratios.
+
+    Both dicts have the names of terms (`Objective.name_of`) as keys.
+    """
     if mine.scored is None or other.scored is None:
         return {}, {}
     objective, ratio = mine.scored.objective, mine.scored.ratios(other.scored)

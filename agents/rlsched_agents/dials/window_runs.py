@@ -1,8 +1,8 @@
 """Runs windows in worker processes of this machine.
 
 `Judge` sends the runs to a `Runner`. The runner of this module starts processes. The runner of `ray_windows`
-sends the runs to a Ray cluster. Both call `run_windows` in their workers. A worker receives *messages* of
-several runs.
+sends the runs to a Ray cluster. Both call `run_windows` in their workers. A *message* to a worker contains
+several runs. A *pool* is a set of windows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from rlsched_envs.training.windows import Windows, WindowsInTurn
 Floats = NDArray[np.float64]
 Layers = Sequence[Floats]
 Run = tuple[int, Layers, int]
-"""One run: (index of a pool of windows, strategy, index of a window in this pool)."""
+"""One run of a window: (index of the pool, strategy, index of the window in this pool)."""
 
 MOST_RUNS: Final = 8
 """Maximum number of runs per message. A worker needs a second or less for this number of runs."""
 
 
 class Runner(Protocol):
-    """Runs windows of the pools that it was made with."""
+    """Runs windows of the pools (sets of windows) with which it was created."""
 
     def run(self, runs: Sequence[Run], policy: Policy | None) -> Floats:
-        """Run windows, and return the (n, NUM_TERMS) terms of the runs, in the order of `runs`.
+        """Run n windows, and return the (n, NUM_TERMS) terms of their costs, in the order of `runs`.
 
-        `policy`: policy whose settings apply; None: the policy of the windows.
+        `policy`: run the windows under this policy; None: under the policy that each pool was created with.
         """
         ...
 
@@ -64,7 +64,7 @@ _pools: tuple[Windows, ...] = ()
 
 
 def _use(pools: tuple[Windows, ...]) -> None:
-    """Set the pools of windows of a worker process when the process starts."""
+    """Store the pools in `_pools`. A worker process calls this function when it starts."""
     global _pools
     _pools = pools
 

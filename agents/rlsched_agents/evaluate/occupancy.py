@@ -63,7 +63,7 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(NamedTuple):
-    """Free and unusable GPU-seconds in B steps, on nodes that at least one measured job can use.
+    """Free and unusable GPU-seconds in each of B time steps, on nodes that at least one measured job can use.
 
     A free GPU is unusable for a job if the job does not fit on the node of the GPU.
     """
@@ -74,19 +74,22 @@ class Fragmentation(NamedTuple):
 
     @property
     def total_frac(self) -> float | None:
-        """Unusable / free GPU-seconds of all steps together; None if no GPU was ever free."""
+        """Unusable / free GPU-seconds over all time steps together; None if no GPU was ever free."""
         free = float(self.free_gpu_s.sum())
         return float(self.unusable_gpu_s.sum()) / free if free > 0 else None
 
     @property
     def by_step_frac(self) -> list[float | None]:
-        """Unusable / free GPU-seconds of each step; None if no GPU was free."""
+        """Unusable / free GPU-seconds of each time step; None for a time step in which no GPU was free."""
         pairs = zip(self.unusable_gpu_s.tolist(), self.free_gpu_s.tolist(), strict=True)
         return [unusable / free if free > 0 else None for unusable, free in pairs]
 
 
 def step_edges(table: JobTable, measured: Mask) -> Floats | None:
-    """Return the (B + 1,) edges of the steps, seconds; None if all measured jobs arrive at once."""
+    """Return the (B + 1,) edges of B time steps, seconds of the trace.
+
+    None if all measured jobs arrive at the same time.
+    """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
         return None
@@ -97,16 +100,16 @@ def step_edges(table: JobTable, measured: Mask) -> Floats | None:
 
 
 def step_length_s(span_s: float) -> float:
-    """Return the length of the steps for a time span, both in seconds."""
+    """Return the length of the time steps into which a span of `span_s` seconds is divided, seconds."""
     return next((step_s for step_s in STEPS_S if span_s <= step_s * MAX_STEPS), STEPS_S[-1])
 
 
 def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -> OverTime:
-    """Return allocation, use and fragmentation of a replay in steps of time.
+    """Return the allocation, use and fragmentation of GPUs in each time step of a replay.
 
     Args:
         table: The replayed jobs.
-        edges: (B + 1,) edges of the steps, from `step_edges`.
+        edges: (B + 1,) edges of the time steps, from `step_edges`.
         fragments: Result of `fragmentation` for the same edges; None: not computed.
     """
     attempts = table.attempts
@@ -139,7 +142,7 @@ def _power_kw(attempts: AttemptTable, books: ModelledAttempts) -> Floats:
 
 
 def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentation | None:
-    """Compute the free and unusable GPU-seconds of each step.
+    """Compute the free and the unusable GPU-seconds of each time step.
 
     The measure is from Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs. If a
     job does not fit on a node, the free GPUs of the node are unusable (fragments) for this job. The result is
@@ -153,7 +156,7 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
 
     Args:
         table: The replayed jobs with their placements.
-        edges: (B + 1,) edges of the steps, seconds.
+        edges: (B + 1,) edges of the time steps, seconds of the trace.
         measured: (J,) whether each job is in the window.
 
     Returns:
@@ -193,10 +196,10 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes of free GPUs between the first and the last edge, sorted by node, then by time.
+    """Return each change of the number of free GPUs of a node, sorted by node, then by time.
 
-    Changes of a node at the same time are added up. None if a placement was not kept, or if jobs requested
-    parts of a GPU.
+    Changes outside the time from the first to the last edge are left out. Changes of a node at the same time
+    are added up. None if a placement was not kept, or if jobs requested parts of a GPU.
     """
     changes = _unordered_changes(table, edges)
     if changes is None:
@@ -210,7 +213,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes as `_changes` does, but unsorted and not added up."""
+    """Return the same changes of free GPUs as `_changes`, but unsorted, with separate entries per attempt."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -242,7 +245,7 @@ def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
 def _free_and_unusable(
     changes: _Changes, sizes: Ints, kind: Ints, useless: Floats, counted: Mask, edges: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the free and the unusable GPU-seconds of each step, two (B,) arrays.
+    """Return two (B,) arrays: the free and the unusable GPU-seconds in each of B time steps.
 
     Args:
         changes: Result of `_changes`.
@@ -251,7 +254,7 @@ def _free_and_unusable(
         useless: (kinds, GPUs of the largest node + 1) expected number of unusable GPUs, by kind of node and
             number of free GPUs (`_useless`).
         counted: (kinds,) whether nodes of each kind are included.
-        edges: (B + 1,) edges of the steps, seconds.
+        edges: (B + 1,) edges of the time steps, seconds of the trace.
     """
     kept = counted[kind]
     if not kept.all():
@@ -271,7 +274,7 @@ def _free_and_unusable(
 def _time_by_free(
     changes: _Changes, sizes: Ints, kind: Ints, shape: tuple[int, int], edges: Floats
 ) -> Floats:
-    """Return the node-seconds by kind of node and number of free GPUs.
+    """Return how long nodes of each kind had each number of free GPUs, summed over the nodes, node-seconds.
 
     `shape`: shape of the result, (kinds of nodes, GPUs of the largest node + 1).
     """
@@ -321,9 +324,10 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return `useless` as one array, and a (kinds,) mask of the kinds that `useless` contains.
+    """Return the numbers of unusable GPUs (`_useless`) as an array, with a row for each entry of `kinds`.
 
-    The shape of the array is (kinds, GPUs of the largest node + 1).
+    Also return a (kinds,) mask: whether `useless` contains the kind; if not, its row is 0. The shape of the
+    array is (kinds, GPUs of the largest node + 1).
     """
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
@@ -382,7 +386,7 @@ def every_attempt(attempts: AttemptTable) -> Holds:
 
 
 def _within(times: Holds, edges: Floats) -> Holds:
-    """Return the intervals that overlap the time from the first to the last edge, clipped to this time."""
+    """Clip the intervals to the time from `edges[0]` to `edges[-1]`, and drop the intervals outside it."""
     over = ~np.isnan(times.end_s) & (times.end_s <= edges[0])
     kept = (times.start_s < edges[-1]) & ~over
     end_s = np.where(np.isnan(times.end_s[kept]), edges[-1], times.end_s[kept])
@@ -390,7 +394,7 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Return the (B,) mean of a total in each step.
+    """Return the (B,) mean of a total over each of B time steps, such as the number of allocated GPUs.
 
     The total at an instant is the sum of `gpus` over the intervals that contain the instant.
 
@@ -402,7 +406,10 @@ def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
 
 
 def _running_sum(node: Small, change: Ints | Small) -> Ints:
-    """Return for each change the sum of its node's changes up to it. Changes of a node must be adjacent."""
+    """Return for each change of free GPUs the sum of this and all earlier changes of the same node.
+
+    `change` must be sorted by node, then by time.
+    """
     total, before = np.cumsum(change), np.zeros(len(change), dtype=np.int64)
     first = np.flatnonzero(node[1:] != node[:-1]) + 1
     before[first] = np.diff(total[first - 1], prepend=0)
@@ -410,13 +417,13 @@ def _running_sum(node: Small, change: Ints | Small) -> Ints:
 
 
 def _integral(time_s: Floats, change: Floats, at_first: float, edges: Floats) -> Floats:
-    """Return the (B,) integral over each step of a function that changes in jumps.
+    """Return the (B,) integrals of a step function of time, over each of B time steps.
 
     Args:
         time_s: (E,) times of the jumps, from the first to the last edge, ascending.
         change: (E,) heights of the jumps.
         at_first: Value of the function at the first edge, before any jump.
-        edges: (B + 1,) edges of the steps, ascending.
+        edges: (B + 1,) edges of the time steps, ascending.
     """
     at_s = np.append(edges[0], time_s)
     value = np.cumsum(np.append(at_first, change))

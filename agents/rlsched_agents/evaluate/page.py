@@ -108,7 +108,7 @@ def _ratio(report: EvaluationReport, name: str, field: str) -> str:
 
 
 class _Bill(NamedTuple):
-    """Names and titles for the cost of electricity, or for its carbon, in the report."""
+    """Field names and plot titles for one of two figures of the report: cost or carbon of electricity."""
 
     field: str  # field of `Metrics`
     name: str  # name + `_ratio` is a field of `Comparison`

@@ -85,8 +85,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
     """Return the total of `ours` / the total of `theirs`, with an interval; None if `theirs` totals 0.
 
-    Both arguments are (B,) sums over the jobs of each block. The bootstrap draws the same blocks for both.
-    With fewer than ten blocks there is no interval.
+    Both arguments are (B,) sums over the jobs of each block, usually a day of submissions. The bootstrap
+    draws the same blocks for both. With fewer than ten blocks there is no interval.
     """
     if not len(ours) or theirs.sum() <= 0:
         return None
@@ -97,9 +97,9 @@ def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int
 
 
 def draws_of_days(blocks: int, *, draws: int = DRAWS, seed: int = 0) -> NDArray[np.int64]:
-    """Return how often each bootstrap draw contains each of B blocks, (draws, B).
+    """Draw blocks (days) for a bootstrap. Return a (draws, B) array: how often each draw has each block.
 
-    With fewer than ten blocks the shape is (0, B).
+    With fewer than ten blocks there are no draws: the shape is (0, B).
     """
     if blocks < MIN_BLOCKS:
         return np.zeros((0, blocks), np.int64)
@@ -179,7 +179,7 @@ def _of_slack(slack: Floats, block: NDArray[np.int64], jct: Floats, base_jct: Fl
 
     Args:
         slack: (J,) slack of each job, seconds.
-        block: (J,) block of each job.
+        block: (J,) block (index of the day of submission) of each job.
         jct: (seeds, J) JCT under the policy, seconds.
         base_jct: (seeds, J) JCT under the baseline, seconds.
     """
@@ -198,9 +198,11 @@ def mean_ratio(
     measured: NDArray[np.bool_],
     measure: Callable[[JobTable], Floats],
 ) -> Ratio | None:
-    """Return the mean of a measure over the jobs / its mean under the baseline, as in `compare`.
+    """Return the mean of a measure under the policy / its mean under the baseline, with an interval.
 
-    `measure`: returns the (J,) values of the jobs of a replay.
+    Both means cover the jobs that ended in all replays. The interval is as in `compare`.
+
+    `measure`: function that returns the measured values of the J jobs of a replay, such as their JCT.
     """
     both = ended_in_all([*ours, *baseline], measured)
     block = days(ours[0].trace.submit_s[both])
@@ -225,5 +227,8 @@ def days(submit_s: Floats) -> NDArray[np.int64]:
 
 
 def _sums(block: NDArray[np.int64], values: Floats) -> Floats:
-    """Return the sums per block over all seeds; `values` is (seeds, jobs)."""
+    """Return the (B,) sums of `values` over the jobs of each block (day of submission) and over all seeds.
+
+    `block`: (J,) block of each job. `values`: (seeds, J).
+    """
     return np.asarray(np.bincount(block, weights=values.sum(axis=0)), dtype=np.float64)

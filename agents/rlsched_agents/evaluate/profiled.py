@@ -22,7 +22,8 @@ COMMAND = "x_command"
 NEED = "gpu_need_mib"
 """Trace column of the GPU memory that jobs use, MiB."""
 CORES, POWER = "core_need", "power_ratio"
-"""Trace columns: CPU cores that a job can use, and the job's dynamic power / that of its workload."""
+"""Trace columns. `core_need`: CPU cores that a job can use. `power_ratio`: dynamic power of the job / dynamic
+power of its workload in the catalogue."""
 
 
 class Profiled(NamedTuple):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BATCH: Final = 128
 """Maximum number of buffered records. Thousands of records would slow down garbage collection."""
 KEEP_BYTES: Final = 1 << 50
-"""Size limit of the store, bytes, so large that all records are kept."""
+"""Size limit of a store of decisions, bytes. It is so large that no record is dropped."""
 _NEVER_S: Final = math.inf
 _STATES: Final = {NODE_DOWN: "down", NODE_DRAINED: "drained", NODE_UP: "up"}
 
@@ -124,12 +124,12 @@ def _clear(folder: Path) -> None:
 
 
 def store_files(folder: Path) -> dict[str, bytes]:
-    """Return the contents of a store's files by name, to send them to another machine."""
+    """Return the files of a store of decisions (name -> content), to send them to another machine."""
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
 
 
 def put_store(files: dict[str, bytes], folder: Path) -> None:
-    """Write the files of a received store. An earlier store in the folder is removed.
+    """Write the files of a store of decisions that another machine has sent. Removes an earlier store.
 
     Raises:
         InputError: the folder is not writable.

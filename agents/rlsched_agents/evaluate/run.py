@@ -141,7 +141,7 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Return the folder for the decisions of a run: `stem` in `records`, or if that is None, in `logdir`."""
+    """Return the folder for a run's decisions: `stem` in `records`; if `records` is None, in `logdir`."""
     folder = records or logdir
     return None if folder is None else folder / stem
 

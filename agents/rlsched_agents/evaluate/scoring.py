@@ -29,9 +29,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of a policy relative to the baseline.
 
     Attributes:
-        cost: Weighted mean of the ratios of the terms, without penalties for exceeded bounds. Below 1 is
-            better.
-        terms: Ratio to the baseline of each term that has a weight or a bound, by name.
+        cost: Weighted mean of the terms' ratios (policy / baseline), without penalties for exceeded bounds.
+            Below 1 is better.
+        terms: These ratios by name of the term, for the terms that have a weight or a bound.
         bounds: Upper bounds of ratios, by the name of the term.
     """
 
@@ -129,7 +129,10 @@ def _ratios(drawn: Floats, sums: list[Floats], runs: list[Floats]) -> Floats:
 
 
 def _jobs(table: JobTable, which: NDArray[np.intp]) -> Jobs:
-    """Return the properties of these jobs. A job without a prediction has its run time as prediction."""
+    """Return the properties of jobs that an objective uses. `which`: indices of the jobs.
+
+    If a job has no predicted run time, its run time takes the place of the prediction.
+    """
     trace, run_s = table.trace, run_time_s(table.trace)[which]
     predicted_s = trace.predicted_s[which]
     declared = flags(trace, "preemptible")[which] == 1
@@ -160,7 +163,8 @@ def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> F
 def _of_run(table: JobTable) -> Floats:
     """Return the (NUM_TERMS,) terms that measure a whole run; 0 for terms that are sums over jobs.
 
-    The number of nodes is added to the term `wake_ups`, as in `Objective.offsets`.
+    The term `wake_ups` includes the number of nodes, an offset that both sides of a ratio have
+    (`Objective.offsets`).
     """
     found = np.zeros(NUM_TERMS)
     found[Term.PEAK] = 0.0 if table.energy is None else table.energy.peak_w

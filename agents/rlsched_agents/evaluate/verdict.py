@@ -143,7 +143,7 @@ def _measure_of(report: Findings) -> _Measure:
 
 
 def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
-    """Return the ratios to the baseline, by name, of the policies that do not know the true run times."""
+    """Return the ratio of a measure to the baseline for each policy that does not know the true run times."""
     return {
         name: ratio
         for name, one in report.paired.items()
@@ -152,7 +152,10 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """Return the policy with the lowest ratio. Ratios significantly above 1 count only if all are."""
+    """Return the policy with the lowest ratio.
+
+    A policy whose ratio is significantly above 1 is returned only if all ratios are significantly above 1.
+    """
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best

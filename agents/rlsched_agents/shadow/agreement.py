@@ -146,7 +146,7 @@ def _places(nodes: Sequence[str], gpus: Sequence[int]) -> set[tuple[str, int]]:
 
 
 def guarding(watched: Sequence[Watched]) -> Guarding:
-    """Summarise the notes of a shadow (one per minute): polls, decisions, guard, drift, jobs left out."""
+    """Add up the counts that a shadow has stored in its notes `watched`, one note per minute."""
     ran, guard, left = Counter[str](), Counter[str](), Counter[str]()
     seen: dict[str, FeatureOutOfRange] = {}
     for note in watched:

@@ -134,10 +134,11 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 
 
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
-    """Return the kind of blocks, and the ratio of the total waits (policy / site's rule) with an interval.
+    """Return (`days`, `hours` or "", total wait under the policy / total wait under the site's rule).
 
-    The bootstrap draws days if there are at least ten, otherwise hours. With hours, the interval is too
-    narrow if queues last longer than an hour.
+    The text names the blocks that the bootstrap draws for the interval of the ratio: days if there are at
+    least ten, otherwise hours; "": there is no interval. With hours, the interval is too narrow if queues
+    last longer than an hour.
 
     `since_s`: submission of each job, seconds after the first midnight. `ours`, `theirs`: waits under the
     policy and under the site's rule, seconds.

@@ -126,7 +126,7 @@ def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
 
 
 class _WaitOnce(Scheduler):
-    """A scheduler that waits in one partition, and follows a policy in the others."""
+    """A scheduler that decides to *wait* in partition `partition`, and as a policy in other partitions."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -142,7 +142,7 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the *wait* in the partition that waits, and the policy's decision in other partitions."""
+        """Return `said` (a *wait*) for the partition that waits, else the policy's decision."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
@@ -246,7 +246,7 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """Return the next time at which a *wait* of a decision ends, or jobs may become eligible.
+        """Return when the next *wait* (decision to start no job) ends, or jobs may become eligible, seconds.
 
         The time is rounded up to milliseconds; infinite: there is no such event.
         """

@@ -84,7 +84,7 @@ _OUTSIDE: Final = (
 def courses(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """Return the recorded course after a decision of a broker, and the course after another choice.
+    """Return two courses of events after a decision of a broker: as recorded, and after another choice.
 
     Raises:
         InputError: the journal does not have the decision, or the choice is not possible.

@@ -46,7 +46,11 @@ class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def groups(table: JobTable, site: JobTable, measured: Mask) -> list[JobGroup]:
-    """Return the groups: size classes, partitions, and the users with the longest total wait."""
+    """Compare the waits of groups of jobs: by size, by partition, and by user.
+
+    `table`: replay under the policy. `site`: replay under the site's rule. Of the users, only
+    the ones with the longest total wait have groups.
+    """
     both = ended_in_all([table, site], measured)
     trace = table.trace
     classes = size_class(trace.num_gpus)

@@ -74,7 +74,7 @@ def instead(
 def _replays(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """Return the recorded course after a decision of a replay, and the course after another choice.
+    """Return two courses of events after a decision of a replay: as recorded, and after another choice.
 
     The recorded course is read from the store, with two exceptions. If the run had models, the course is
     replayed, because the store has no energy at intermediate times. If the store is large, the course is

@@ -18,7 +18,8 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""Maximum wait, seconds, if the other choice delays a job that could start at once."""
+"""Maximum length of the *wait*, seconds, if the other choice is to start a job later, and the candidate names
+no time."""
 
 
 class OtherChoice(Scheduler):
@@ -92,7 +93,7 @@ def other_decision(
     partition: int,
     now_s: float,
 ) -> Decision:
-    """Turn a candidate of a recorded decision into a decision for the current state.
+    """Return the decision that makes the choice `choice`, a candidate of a recorded decision, in `state`.
 
     Raises:
         InputError: the candidate is not possible.
@@ -149,10 +150,10 @@ def _plan(
 def _on_free(
     record: DecisionRecord, plan: PlanSeen, state: ClusterState, partition: int, start: StartOptions
 ) -> Start:
-    """Return the action that candidate `plan` of the decision describes: to start a job on free GPUs.
+    """Return the start of a job on free GPUs, as candidate `plan` of a recorded decision describes it.
 
-    The placement rule chooses the GPUs. If the decision has several candidates on free GPUs, the action uses
-    the node of `plan`.
+    The placement rule chooses the GPUs. If the decision has several such candidates, the job starts on the
+    node of `plan`.
     """
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):

@@ -108,11 +108,12 @@ def _replay(
 
 
 def _part(trace: Trace, rows: Ints, since_s: float, runs: int, ran_s: Floats) -> Trace:
-    """Return the jobs of a stretch, with the times at which the replay of the stretch submits them.
+    """Return the trace for the replay of one stretch (period) of the history.
 
-    The first `runs` jobs already run at the start of the stretch, and get their remaining run times.
+    It contains the jobs in `rows`. The first `runs` of these jobs already run at the start of the stretch:
+    they get their remaining run times, and are submitted before the other jobs.
 
-    `ran_s`: run time of each job before the stretch, seconds.
+    `since_s`: start of the stretch. `ran_s`: run time of each job before it, seconds.
     """
     part = trace.select(rows)
     submit_s = np.maximum(part.submit_s, since_s)
