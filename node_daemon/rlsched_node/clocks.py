@@ -155,8 +155,8 @@ class ClockLocks:
     def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:
         """Unlock the clocks of these GPUs. GPUs that this node has not locked are not changed.
 
-        If a GPU cannot be unlocked, a warning is logged, and the next daemon tries again. If `quietly` is
-        True, such a GPU is only removed from the file, because it cannot have been locked either.
+        If a GPU cannot be unlocked, a warning is logged, and the next daemon tries again. `quietly`: log
+        nothing and do not try again, because this process lacks the permission to lock the GPU, too.
         """
         for gpu in [gpu for gpu in gpus if gpu in self._locked]:
             try:

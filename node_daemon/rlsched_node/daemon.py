@@ -336,7 +336,7 @@ class NodeDaemon:
         return events
 
     def _attributed(self, event: Exited) -> Exited:
-        """Return the event. If an MPS fault ended the rank, event and exit record get this reason."""
+        """Return the event. If an MPS fault ended the rank, set this reason in the event and exit record."""
         found = self._mps.attribute(event)
         if found.reason != event.reason:
             with _log_os_errors(f"attempt {event.key}: the reason for its end is remembered in memory only"):

@@ -61,7 +61,7 @@ def open_gpus(
 
 @contextlib.contextmanager
 def explained_errors(wanted: int = 4) -> Iterator[None]:
-    """If the block, which opens NVML, fails, raise an InputError that names the remedy.
+    """If opening NVML in the `with` block fails, raise an InputError that names the remedy.
 
     Args:
         wanted: Number of simulated GPUs that the remedy suggests.

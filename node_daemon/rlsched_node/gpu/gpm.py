@@ -118,9 +118,10 @@ class Gpm:
 
 @contextlib.contextmanager
 def _of_no_gpu() -> Iterator[None]:
-    """Turn an NVML error of a call without a GPU handle into a GpuError, which does not mean a lost GPU.
+    """Turn an NVML error in the `with` block into a GpuError. For calls that get no GPU handle.
 
-    Errors which mean that the counters cannot be used at all (`_NEVER`) are raised unchanged.
+    Such an error does not show that a GPU is lost. Errors in `_NEVER` are raised unchanged: they show that
+    the counters cannot be used at all.
     """
     try:
         yield

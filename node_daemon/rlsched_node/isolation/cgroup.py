@@ -39,7 +39,7 @@ class Cgroup:
         self._controllers, self._all_memory_bytes = controllers, all_memory_bytes
 
     def create(self) -> bool:
-        """Create the group, and the node's group if it does not exist. Return whether the group exists."""
+        """Create the rank's group, and if missing the node's group above it. Return whether it exists."""
         above = Cgroup(os.path.dirname(self.path))
         with contextlib.suppress(OSError):
             if not os.path.exists(above.path):

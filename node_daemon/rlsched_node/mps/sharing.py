@@ -48,12 +48,12 @@ TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
 """Maximum time from a fault of an MPS server to a rank's failure that is attributed to the fault, seconds."""
 LEFT_S: Final = 10.0
-"""A fault of an MPS server affects also the ranks that failed at most this time before the fault was noticed,
-seconds. The node can detect the end of a killed rank before the server does.
+"""A rank's failure can also be attributed to a fault that the node notices at most this time later, seconds.
+The node can detect the end of a killed rank before the server does.
 """
 FIRST_S: Final = 30.0
-"""Time after a rank joins a control daemon, seconds. During this time, the daemon's clients are listed every
-`TURN_S` until a server is known. Otherwise, they are listed every `LOOK_S`."""
+"""While a control daemon has no known server, and its last rank joined less than this time ago, its clients
+are listed every `TURN_S`; otherwise, every `LOOK_S`. Seconds."""
 RETRY_S: Final = 60.0
 """Minimum time between a failed start of a control daemon and the next attempt, seconds."""
 CLOSE_S: Final = 20.0
@@ -80,12 +80,12 @@ class MpsRecord(msgspec.Struct, frozen=True):
 
 
 class _Fault(NamedTuple):
-    """A fault of a server.
+    """A fault of an MPS server.
 
     Attributes:
-        at_s: Time at which the fault was noticed, monotonic seconds.
+        at_s: Time at which the node daemon noticed the fault, monotonic seconds.
         culprit: Directory of the job that caused the fault; "": unknown.
-        ranks: Ranks that shared the GPUs at that time, or had failed up to `LEFT_S` before.
+        ranks: Ranks that used the control daemon at `at_s`, or had failed at most `LEFT_S` before.
     """
 
     at_s: float
@@ -266,7 +266,7 @@ class MpsSharing:
                 self._wake.set()
 
     def attribute(self, ended: Exited) -> Exited:
-        """Return the end of a rank, with a reason if the fault of an MPS server ended the rank.
+        """Return the event `ended`. If a fault of an MPS server ended the rank, the event gets a reason.
 
         A fault ends all clients on the GPU. If the server's log names the rank that caused it, the other
         ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise, all ranks get `MPS_FAULT`.
@@ -326,7 +326,7 @@ class MpsSharing:
         return MpsControl(directory, list(uuids), user, self._environment, self._spared)
 
     def _join(self, key: AttemptKey, gpus: list[int], user: JobUser | None, directory: str) -> _Daemon | None:
-        """Add a rank to the control daemon that serves these GPUs and this user; return None if none runs."""
+        """Add a rank to the control daemon for its GPUs and user. Return the daemon; None if none runs."""
         with self._lock:
             for daemon in self._daemons:
                 if daemon.serves(gpus, user):

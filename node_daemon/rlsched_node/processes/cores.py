@@ -50,8 +50,9 @@ class Cores:
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
         """Allocate processors to one rank exclusively, whole cores near the rank's GPUs first.
 
-        Lent processors are allocated last, in ascending order of the borrowers' lowest GPU index. The caller
-        must then call `withdraw`. Fewer than `count` processors are returned if fewer are free.
+        Processors that are lent to other ranks are allocated last, in ascending order of the lowest GPU
+        index of these ranks. The caller must then call `withdraw` to end these loans. Fewer than `count`
+        processors are returned if fewer are free.
         """
         loan_of = {cpu: gpu for gpu, cpus in self._lent.values() for cpu in cpus}
         order = sorted(
@@ -69,7 +70,7 @@ class Cores:
         return sorted(found)
 
     def withdraw(self) -> list[Hashable]:
-        """Withdraw each loan that contains a processor which another rank now has. Return the borrowers."""
+        """End each loan with a processor that another rank now owns. Return the ranks that lose loans."""
         taken = self._taken()
         found = [rank for rank, (_, cpus) in self._lent.items() if cpus & taken]
         for rank in found:

@@ -6,7 +6,8 @@ The broker places jobs by this memory and journals each change, so small changes
 from __future__ import annotations
 
 STEP_MIB, STEP_FRAC = 256, 1 / 64
-"""Threshold of a report: in MiB, and as a fraction of the GPU's memory. The larger value applies."""
+"""Smallest change of free memory that is usually reported: in MiB, and as a fraction of the GPU's memory. The
+larger value applies."""
 LOOKS = 3
 """A change is reported only after this number of consecutive checks have found it. When a process ends, the
 driver frees its memory some seconds later."""

@@ -17,14 +17,14 @@ TERMINATE_S: Final = 2.0
 
 
 class Account(NamedTuple):
-    """Account that runs the program, if it is not the account of this process."""
+    """Account that runs the MPS control program, if it is not the account of this process."""
 
     uid: int
     gid: int
 
 
 class CommandError(Exception):
-    """The program cannot be run, fails, or does not answer in time."""
+    """The MPS control program cannot be run, fails, or does not answer in time."""
 
 
 def run(

@@ -45,8 +45,8 @@ BACK_AFTER_SHORT_LOOKS = 30
 The GPU returns earlier, after `BACK_AFTER_LOOKS` checks, if it has enough free memory for that job."""
 _UNLISTED, _SHORT = -1, -2
 _VSIZE = 20
-"""Index of `vsize` in the fields of `/proc/PID/stat` from the third on. `vsize` is 0 after a process that is
-exiting has freed its memory."""
+"""Index of `vsize` (virtual memory size) in the result of `shim.read_stat`. It is 0 when an exiting process
+has freed its memory."""
 
 
 class _Outage(NamedTuple):
@@ -199,7 +199,7 @@ class Outages:
             self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}
 
     def refuse(self, gpus: GpuSet, wanted: Sequence[int]) -> None:
-        """Check the GPUs of a launch order now.
+        """Check that a rank can start now on the GPUs of its launch order.
 
         Raises:
             LaunchError: a GPU is lost, its memory is in use by no listed process, or a foreign process uses

@@ -47,9 +47,9 @@ class OutputBound:
                 self.look_at_s = time.monotonic()
 
     def enforce(self, *, is_last: bool = False) -> None:
-        """Drop the middle part if the file is too large, and set the time of the next check.
+        """If the next check is due, drop the middle of a file that is too large, and schedule another check.
 
-        Does nothing before that time, unless `is_last`.
+        `is_last`: check now.
         """
         now_s = time.monotonic()
         if not self._max_bytes or self._fd < 0 or (now_s < self.look_at_s and not is_last):
@@ -62,7 +62,7 @@ class OutputBound:
         self.look_at_s = now_s + min(max(wait_s, LOOK_S[0]), LOOK_S[1])
 
     def _drop(self, max_bytes: int, *, is_due: bool) -> None:
-        """Drop the middle part. Bytes that have not been copied are kept, unless `is_due`."""
+        """Free the middle of the file on disk. `is_due`: also bytes that have not been copied yet."""
         first_end, size = _down(max_bytes // 4), os.fstat(self._fd).st_size
         last_start = _down(size - max_bytes // 2)
         copied = size if self._copied is None or is_due else self._copied()

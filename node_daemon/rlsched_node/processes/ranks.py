@@ -226,7 +226,7 @@ class LiveRanks:
         self._epoll.close()
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
-        """Return the leftovers of an earlier daemon's rank, with the control group in the rank's record."""
+        """Return the `Leftovers` of an earlier daemon's rank. The launch record names its control group."""
         directory = self._store.directories_of(key)
         launch = directory.launch()
         cgroup = Cgroup(launch.cgroup if launch is not None else "")

@@ -87,7 +87,7 @@ def _rights_of(uid: int, gid: int) -> Iterator[None]:
 
 
 def _empty(top: int, until_s: float) -> None:
-    """Remove the content of the directory `top`. Deeper directories are moved to `top`, then emptied."""
+    """Remove the content of the directory `top`. Subdirectories of any depth are first moved into `top`."""
     moved = secrets.token_hex(4)
     names = (f"{moved}.{number}" for number in itertools.count())
     found = _clear(top, top, names, until_s)

@@ -1,4 +1,7 @@
-"""Starts isolated interpreters that outlive the daemon, with an attempt's records and output open."""
+"""Starts scripts in isolated Python interpreters that outlive the daemon.
+
+The directory of an attempt's records and the attempt's output are open in each process.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ REASONS = frozenset(
 """Reasons that an exit record can contain; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
 MAX_TURNS = 1000
-"""Maximum number of calls of `clean` that continue the removal of the same directory in one round."""
+"""Maximum number of times that `clean` continues the unfinished removal of an attempt, in one round of
+removals."""
 
 
 OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"
@@ -189,7 +190,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     whole_lines: bool = False
 
     def copies(self) -> list[Copy]:
-        """Return the copies of the rank's streams to files of the user."""
+        """Return which output streams of the rank are copied, and to which files of the user."""
         return copies_of({"output": self.output, "error": self.error, "cwd": self.cwd})
 
 
@@ -201,8 +202,8 @@ class AttemptDir:
     reboot ends the rank.
 
     Attributes:
-        path: The daemon's directory, with the records.
-        job_path: The job's directory; its `output.log` is a link to the file in `path`.
+        path: The daemon's directory of the attempt, which contains the attempt's records.
+        job_path: The job's directory of the attempt. Its `output.log` is a link to the file in `path`.
     """
 
     path: Path

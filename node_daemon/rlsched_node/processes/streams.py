@@ -39,7 +39,7 @@ class Copy(NamedTuple):
 
 
 def copies_of(launch: dict[str, Any]) -> list[Copy]:
-    """Return the copies that a launch record requests; records of older daemons request no copies."""
+    """Return the copies of output streams that a launch record requests; none for older daemons' records."""
     output, error, cwd = launch.get("output", ""), launch.get("error", ""), launch["cwd"]
     if not error or (output and _path(cwd, error) == _path(cwd, output)):
         return [Copy(LOG, output, "--output")] if output else []

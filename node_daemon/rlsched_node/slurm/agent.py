@@ -31,7 +31,7 @@ class Agent:
     Args:
         loop: The loop.
         key: The job's key.
-        terms: The terms of the rank: argument TERMS of `batch.py`.
+        terms: Data about the rank and the job's nodes, as in the argument TERMS of `batch.py`.
         environment: Function that returns the environment of this node's tasks, given the names of the job's
             nodes.
     """

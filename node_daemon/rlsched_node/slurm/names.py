@@ -29,8 +29,8 @@ def reachable_names(
     """Return the name or address of each node for scripts.
 
     Scripts resolve these names, above all the name of the first node. A node keeps its name if its entry in
-    `hosts` is unknown, or if name and entry have an address in common. Otherwise, the entry replaces the
-    name. If several nodes have the same entry, as on a single machine, only the first of them gets it.
+    `hosts` is "", or if name and entry have an address in common. Otherwise, the result has the entry of
+    `hosts`. If several nodes have the same entry, as on a single machine, only the first node gets it.
 
     Args:
         nodes: Names of the nodes.

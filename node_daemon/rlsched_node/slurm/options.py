@@ -260,7 +260,11 @@ def _set(options: dict[str, Any], name: str, value: str, environ: Mapping[str, s
 
 
 def _choice(name: str, value: str, known: Mapping[str, str], why: str = "") -> str:
-    """Return a known value, which may be given by its full name or its short name."""
+    """Return the full name of an option's value. `known`: short name -> full name; `value`: either of them.
+
+    Raises:
+        UsageError: the value is not known.
+    """
     if value not in known and value not in known.values():
         raise UsageError(f"{name} {value!r}: expected {' or '.join(sorted(set(known.values())))}{why}")
     return known.get(value, value)

@@ -106,7 +106,10 @@ class Server:
             self._tasks.signal_all(SIGCONT)
 
     def _end_steps(self) -> None:
-        """End the steps that outlive the script. If the job is being ended, use the job's grace period."""
+        """End the steps that still run after the script has ended.
+
+        The grace period is the job's if the job is being ended, otherwise `STRAGGLER_GRACE_S`.
+        """
         for step in list(self._steps.values()):
             if step.plan is None:
                 self._refuse(step, "the script has ended")
@@ -206,7 +209,7 @@ class Server:
         self._start_waiting()
 
     def _order(self, step: Step, head: Head, data: bytes) -> None:
-        """Handle a later message of `srun`: a signal or input for the tasks."""
+        """Handle a message of `srun` after its request for a step: a signal or input for the tasks."""
         if step.number not in self._steps or step.plan is None:
             return
         if head["do"] == "signal":

@@ -21,7 +21,8 @@ Slurm."""
 LOOK_S: Final = 0.05
 """Seconds between two checks for remaining processes of a task."""
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that ask a task to end. Then its remaining processes may run longer than `LINGER_S`."""
+"""Signals that ask a task to end. After such a signal, the task's remaining processes are not killed after
+`LINGER_S`."""
 _LOGIN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ"})
 _OF_THE_JOB: Final = ("SLURM", "RLSCHED_", "CUDA_")
 """Prefixes of variables that tasks always get, even if `srun --export` does not name them."""
@@ -123,7 +124,7 @@ class Tasks:
                 self._look(task)
 
     def watch_outputs(self) -> None:
-        """Stop reading output while its receiver is slow. Called after each turn of the loop."""
+        """Read the output of each task only while its receiver is not slow. Called after each `Loop.turn`."""
         for task in self._tasks.values():
             self._watch_outputs(task)
 

@@ -13,8 +13,8 @@ _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
 """Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""Number of readings for each query of the bytes read from storage. This query takes as long as all other
-queries together."""
+"""Only one in this number of readings queries how many bytes the processes have read from storage. This query
+takes as long as all other queries together."""
 
 
 class ProcessReading(NamedTuple):

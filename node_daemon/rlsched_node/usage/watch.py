@@ -103,7 +103,7 @@ class UsageWatch:
 
     @property
     def gpus(self) -> Meter:
-        """The meter, from which the health checks get the state of the GPUs."""
+        """The meter of the GPUs. The health checks get the state of the GPUs from it."""
         return self._meter
 
     def news(self) -> Metered | None:
