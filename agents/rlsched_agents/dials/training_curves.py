@@ -151,7 +151,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def habits(self, found: Habits) -> None:
-        """Add the positions of the dials by hour and price, as a table and, with matplotlib, as a picture."""
+        """Add the mean values of the dials by hour and price: a table and, with matplotlib, a picture."""
         head, rows = found.rows()
         table = "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
         try:

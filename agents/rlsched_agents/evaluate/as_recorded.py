@@ -42,7 +42,7 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """Sentences on these figures, and on why they are not comparable with a replay."""
+        """Text about the recorded waits and JCT, and why they are not comparable with a replay."""
         known = "" if self.jobs == self.of_jobs else f", known of {self.jobs:,} of {self.of_jobs:,} jobs"
         nodes = "; the cluster here was scaled and has other nodes than the site" if self.scaled else ""
         return (

@@ -151,7 +151,10 @@ def compare(
     waited = _sums(block, queue), _sums(block, base_queue)
 
     def of_energy(measure: Callable[[Energy], Floats | None]) -> Ratio | None:
-        """Return our total / the baseline's total of a quantity (`measure`); None if a run lacks it."""
+        """Return the policy's total / the baseline's total of a quantity; None if a replay does not have it.
+
+        `measure`: returns the quantity of each job of a replay, for example its energy.
+        """
         drawn = [
             [None if one.energy is None else measure(one.energy) for one in side] for side in (ours, baseline)
         ]

@@ -228,7 +228,10 @@ _FILE_NAMES: Final = {"checkpoint": "model.zip", "dials": "dials.json", "rule": 
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
-    """Return the contents of the files that a policy names, by setting. Files of rlsched are left out."""
+    """Return the contents of the files that a policy's settings name, by setting.
+
+    Files that are part of rlsched are left out: workers have them.
+    """
     settings, files = policy.settings, dict[str, bytes]()
     if policy.scheduler == "sb3" and _is_path(settings.checkpoint):
         files["checkpoint"] = model_file(settings.checkpoint).read_bytes()

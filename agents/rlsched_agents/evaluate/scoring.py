@@ -147,7 +147,7 @@ def _jobs(table: JobTable, which: NDArray[np.intp]) -> Jobs:
 
 
 def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> Floats:
-    """Return the (NUM_TERMS, J) contributions of jobs to the terms."""
+    """Return how much each job adds to each term of the objective, (NUM_TERMS, J)."""
     jobs = _jobs(table, which)
     found = objective.terms_by_job(jobs, jct_s(table)[which] - jobs.run_s)
     attempts = table.attempts

@@ -261,7 +261,7 @@ class _Tables:
         )
 
     def _scores(self) -> None:
-        """Print the cost of each policy by the objective, and the ratios of the objective's terms."""
+        """Print each policy's cost, as the objective defines it, and the ratios of the objective's terms."""
         scores = self._report.scores
         if not scores:
             return

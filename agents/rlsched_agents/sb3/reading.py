@@ -159,7 +159,7 @@ class _NamesOnly(pickle.Unpickler):
 
 
 def _unpickled(value: Any, path: str | Path, what: str) -> Any:
-    """Return the value of a setting, which is plain JSON or a pickle in JSON."""
+    """Return the value of a setting in a model file. It is plain JSON, or a pickle inside JSON."""
     if not (isinstance(value, dict) and ":serialized:" in value):
         return value
     try:
