@@ -14,7 +14,7 @@ import time
 from rlsched_node import records
 
 LOOK_S = 1.0
-"""Maximum sleep of a shim with a `Fence` between two readings of the clock, seconds. A suspension of the
+"""Maximum time that a shim sleeps before it checks the lease again (`Fence`), seconds. A suspension of the
 machine prolongs a sleep."""
 MAX_MARGIN_S = 5.0
 """Maximum margin for clock drift, and for the time that the kernel needs to kill processes, seconds."""

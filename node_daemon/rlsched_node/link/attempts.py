@@ -290,7 +290,7 @@ class NodeAttempts:
         return Send(self._refused[key])
 
     def _objection(self, launch: Launch, cluster: str) -> str:
-        """Return the reason to refuse this launch; "" if there is none."""
+        """Return why the node must refuse a launch order; "" if it can accept the order."""
         if not 0 <= launch.rank < launch.num_ranks == len(launch.nodes):
             return (
                 f"expected rank below num_ranks and a node for each rank, got rank {launch.rank} "

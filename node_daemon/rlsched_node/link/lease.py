@@ -17,7 +17,7 @@ _KEPT = 64
 
 
 class Lease:
-    """Send times of heartbeats, and the send time of the last answered heartbeat."""
+    """When the node sent each unanswered heartbeat, and the latest heartbeat that the broker has answered."""
 
     def __init__(self) -> None:
         self._renewed_s = -math.inf

@@ -172,7 +172,7 @@ class MpsControl:
 
     @property
     def terms(self) -> MpsTerms:
-        """The program, environment and account with which a shim reaches this daemon."""
+        """The program, environment and account with which a shim sends commands to this control daemon."""
         account = self._account
         return MpsTerms(
             program=self._program,

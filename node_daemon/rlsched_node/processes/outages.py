@@ -184,7 +184,7 @@ class Outages:
     def _look_again(
         self, gpu: int, outage: _Outage, reading: GpuReading | None, total_mib: int | None
     ) -> None:
-        """Record a reading of a GPU that had too little free memory for a job."""
+        """Record a reading of a GPU that went out of service because a job found too little free memory."""
         used_mib = None if reading is None else reading.memory_used_mib
         is_enough = used_mib is not None and (total_mib or 0) - used_mib >= outage.asked_mib
         good_looks, short_looks = outage.good_looks + 1 if is_enough else 0, outage.short_looks + 1

@@ -286,7 +286,7 @@ class LiveRanks:
             yield Started(rank.key, rank.pid)
 
     def _finish(self, rank: _WatchedShim) -> Iterator[Event]:
-        """Handle the exit of a shim. The rank has ended when its leftovers have ended too."""
+        """Handle the exit of a shim. The rank has ended when its remaining processes have ended too."""
         if rank.record is None:
             self._unwatch(rank)
             if rank.is_child:
@@ -333,7 +333,10 @@ class LiveRanks:
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
     def _record(self, rank: _WatchedShim) -> ExitRecord:
-        """Return the exit record of a rank whose shim has exited: from the pipe or, if adopted, from disk."""
+        """Return the exit record of a rank whose shim has exited.
+
+        It is read from the shim's pipe; if an earlier daemon started the shim, from disk.
+        """
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk
         rank.has_left = record is None or record.has_left

@@ -307,7 +307,7 @@ class AttemptDir:
     def record_exit(
         self, exit_code: int, reason: str, ran_s: float | None = None, *, has_left: bool = False
     ) -> ExitRecord:
-        """Write the exit record of a shim that wrote none, or replace the exit record to change its reason.
+        """Write an exit record: because the shim wrote none, or to replace the reason in the shim's record.
 
         The arguments are as in `records.exit_record`.
 
@@ -351,7 +351,7 @@ class AttemptDir:
         records.write_whole(self._file("usage"), data)
 
     def usage(self) -> bytes | None:
-        """Return the usage that was written last; None if no usage was written."""
+        """Return the rank's usage that `keep_usage` wrote last; None if it was never called."""
         with contextlib.suppress(OSError):
             return records.read(self._file("usage"))
         return None

@@ -71,7 +71,7 @@ def failure_of(data: bytes) -> str:
 
 
 def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
-    """Write the number of copied bytes, and the reason if the copy has failed."""
+    """Write to the progress file of a copy: the number of copied bytes and, if it has failed, the reason."""
     data = b"%0*d" % (_OFFSET_BYTES, num_bytes)
     os.pwrite(fd, data + failure.encode(errors="replace"), 0)
 

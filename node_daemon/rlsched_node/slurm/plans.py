@@ -143,7 +143,7 @@ def _allowed(options: dict[str, Any], job: Sequence[JobNode]) -> list[int]:
 
 
 def _numbers(option: str, text: str | None, job: Sequence[JobNode]) -> list[int]:
-    """Return the indices of the nodes in a list of names. `option`: the option with this list."""
+    """Return the indices of the nodes in a list of names. `option`: the name of the option, for errors."""
     if not text:
         return []
     try:

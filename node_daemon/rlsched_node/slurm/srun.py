@@ -49,7 +49,7 @@ class Output:
         self._parts: dict[tuple[int, int], bytes] = {}
 
     def take(self, task: int, stream: int, data: bytes) -> None:
-        """Print the complete lines of a piece of output, and keep the rest."""
+        """Print the complete lines of a piece of output. Store an incomplete line until its end arrives."""
         if self._only not in (None, task):
             return
         text = self._parts.pop((task, stream), b"") + data

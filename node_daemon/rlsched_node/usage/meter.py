@@ -266,13 +266,13 @@ def _type_of(gpus: GpuSet, gpu_type: str) -> str:
 
 
 def kept_usage(data: bytes | None) -> RankUsage | None:
-    """Return the usage in a rank's stored record; None if there is no valid record of this boot."""
+    """Return the usage in the stored record `data` of a rank; None: no valid record of this boot."""
     kept = _kept(data)
     return None if kept is None else kept.sums.usage()
 
 
 def _kept(data: bytes | None) -> Kept | None:
-    """Decode an earlier daemon's record of a rank; None if it is damaged, or from another boot."""
+    """Decode the stored usage of a rank; None if it is missing or damaged, or from another boot."""
     if data is None:
         return None
     try:

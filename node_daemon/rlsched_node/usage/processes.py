@@ -90,7 +90,7 @@ class RankProcesses:
         )
 
     def _by_proc(self) -> ProcessReading | None:
-        """Return the usage from `/proc`. The shim's counters include ended processes, which it reaps."""
+        """Return the rank's usage from `/proc`. The shim reaps ended processes: its counters include them."""
         shim = _stat(self._pid)
         if shim is None:
             return None

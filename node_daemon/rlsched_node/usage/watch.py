@@ -83,7 +83,7 @@ class UsageWatch:
         self._meter.begin(attempt.key, place, None if is_new else directory.usage(), is_new=is_new)
 
     def add_usage(self, events: Iterable[Event]) -> list[Event]:
-        """Return the same events, with the rank's usage in each `Exited`."""
+        """Return `events`, with the measured usage of the ended rank added to each event `Exited`."""
         return [self._with_usage(event) if isinstance(event, Exited) else event for event in events]
 
     def _with_usage(self, event: Exited) -> Exited:
