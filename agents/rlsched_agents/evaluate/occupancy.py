@@ -386,7 +386,7 @@ def every_attempt(attempts: AttemptTable) -> Holds:
 
 
 def _within(times: Holds, edges: Floats) -> Holds:
-    """Clip the intervals to the time from `edges[0]` to `edges[-1]`, and drop the intervals outside it."""
+    """Return the intervals, clipped to the time from `edges[0]` to `edges[-1]`; drop intervals outside it."""
     over = ~np.isnan(times.end_s) & (times.end_s <= edges[0])
     kept = (times.start_s < edges[-1]) & ~over
     end_s = np.where(np.isnan(times.end_s[kept]), edges[-1], times.end_s[kept])
@@ -417,7 +417,7 @@ def _running_sum(node: Small, change: Ints | Small) -> Ints:
 
 
 def _integral(time_s: Floats, change: Floats, at_first: float, edges: Floats) -> Floats:
-    """Return the (B,) integrals of a step function of time, over each of B time steps.
+    """Return the (B,) integrals of a piecewise constant function of time over each of B time steps.
 
     Args:
         time_s: (E,) times of the jumps, from the first to the last edge, ascending.

@@ -134,11 +134,11 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 
 
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
-    """Return (`days`, `hours` or "", total wait under the policy / total wait under the site's rule).
+    """Return (blocks of the bootstrap, total wait under the policy / total wait under the site's rule).
 
-    The text names the blocks that the bootstrap draws for the interval of the ratio: days if there are at
-    least ten, otherwise hours; "": there is no interval. With hours, the interval is too narrow if queues
-    last longer than an hour.
+    For the interval of this ratio, the bootstrap draws `days` if there are at least ten, otherwise `hours`;
+    "": there are too few of both, and no interval. With hours, the interval is too narrow if queues last
+    longer than an hour.
 
     `since_s`: submission of each job, seconds after the first midnight. `ours`, `theirs`: waits under the
     policy and under the site's rule, seconds.

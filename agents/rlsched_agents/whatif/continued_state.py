@@ -126,7 +126,7 @@ def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
 
 
 class _WaitOnce(Scheduler):
-    """A scheduler that decides to *wait* in partition `partition`, and as a policy in other partitions."""
+    """A scheduler that decides to *wait* in one partition. In the other partitions, a policy decides."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order

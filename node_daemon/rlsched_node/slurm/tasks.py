@@ -124,7 +124,7 @@ class Tasks:
                 self._look(task)
 
     def watch_outputs(self) -> None:
-        """Read the output of each task only while its receiver is not slow. Called after each `Loop.turn`."""
+        """Stop reading a task's output while its receiver is slow, else resume. Called after `Loop.turn`."""
         for task in self._tasks.values():
             self._watch_outputs(task)
 
