@@ -267,7 +267,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return found
 
     def job_weights(self, jobs: Jobs) -> Floats:
-        """Return the (J,) weights of the jobs' times; -1: the job is in no class, and its weight is 1."""
+        """Return the (J,) weights of the jobs' times; -1 for a job in no class, whose weight is 1."""
         found = np.full(jobs.gpus.size, -1.0)
         for one in reversed(self.classes):
             found[_matches(one, jobs)] = one.weight

@@ -131,7 +131,10 @@ class Recording:
         return Decision(action=action, source=source, record=record, record_failed=failed)
 
     def _plans(self, turn: int, action: Action) -> tuple[list[PlanSeen], dict[str, float], str]:
-        """Return (plans of the job with number `turn`, prices, why the plans could not be listed or "")."""
+        """Return (plans of the job with the sequence number `turn`, current prices, error).
+
+        The error is the reason why the plans could not be listed; "" if they were listed.
+        """
         plans, prices = list[PlanSeen](), dict[str, float]()
         try:
             start = self._start or policy_start(self._state)
@@ -269,7 +272,7 @@ def _rank(verdict: int, worth: float) -> float:
 
 @kernel
 def _least(rows: Any, first: int, count: int) -> int:
-    """Return the index of the row of least rank from `first` to `count` - 1; of equal rows, the last."""
+    """Return the index of the plan of least rank in `rows[first:count]`; of equal plans, the last."""
     least = first
     for at in range(first, count):
         if _rank(rows[at].verdict, rows[at].worth) <= _rank(rows[least].verdict, rows[least].worth):
@@ -279,7 +282,7 @@ def _least(rows: Any, first: int, count: int) -> int:
 
 @kernel
 def _class_on(s: StateArrays, slot: int, kind: int, c: int) -> int:
-    """Return a job's demand class on GPUs of type `kind`: `c` if class `c` accepts them, else its own class.
+    """Return a job's demand class on GPUs of type `kind`: `c` if class `c` accepts this type, else its own.
 
     `c`: result of `class_to_place` for the job.
     """
@@ -363,7 +366,10 @@ def plans_of(
 
 
 def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, seq: int) -> PlanSeen:
-    """Return a plan in the form of a record. `other`: job (sequence number) whose GPUs the plan shares."""
+    """Convert a plan to the form in a decision record.
+
+    `other`: sequence number of the running job whose GPUs the plan shares.
+    """
     chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
     if chosen and isinstance(action, Start):
         node = action.node if not action.gpus else int(columns(state.arrays.gpu)["node"][action.gpus[0]])

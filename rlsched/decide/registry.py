@@ -13,7 +13,8 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError
 
 GROUP = "rlsched.schedulers"
-"""Entry points `NAME = MODULE:FACTORY`, called as FACTORY(policy, seed); NAME is the value of `rule`."""
+"""Entry point group. Each entry point is `NAME = MODULE:FACTORY`, called as FACTORY(policy, seed). A policy
+selects an entry point by its setting `rule`, which is NAME."""
 
 
 def scheduler_names() -> list[str]:

@@ -81,7 +81,7 @@ class RuleScheduler(Scheduler):
         return True
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Set the dials that are due, and defer jobs that wait for a lower price of electricity."""
+        """Set dials that are due for a new value, and defer jobs that wait for cheaper electricity."""
         if self.strategy is not None:
             for_state(turn_due, state)(state.arrays, now_s)
         self.defer_jobs(state, now_s)
@@ -108,7 +108,10 @@ class RuleScheduler(Scheduler):
         return self._next_to_pause(state, partition, now_s) >= 0
 
     def _next_to_pause(self, state: ClusterState, partition: int, now_s: float) -> int:
-        """Defer waiting jobs, including jobs just paused; return the slot of the next job to pause, or -1."""
+        """Return the slot of the next running job to pause for the price or the power limit; -1: none.
+
+        First defers the waiting jobs, which include the jobs that were just paused.
+        """
         if not self._waits(state):
             return -1
         self.defer_jobs(state, now_s)

@@ -27,9 +27,10 @@ def policy_start(state: ClusterState) -> StartOptions:
 def start_action(
     state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
 ) -> Start:
-    """Return the `Start` of a job that fits; `node` is a node, BY_RULE or NO_PREFERENCE, as in `choose`.
+    """Return the `Start` of job `seq`, which must fit, with its GPUs, clock and CPU cores.
 
-    `start`: options that determine the clock and the CPU cores, and, if `node` is negative, the GPU type.
+    `node`: a node for the job, or BY_RULE or NO_PREFERENCE, as in `choose`, which chooses the GPUs. `start`:
+    options for the clock and the CPU cores and, if `node` is negative, for the GPU type.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     job = columns(arrays.job)

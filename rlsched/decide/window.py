@@ -17,7 +17,7 @@ from rlsched.energy.relative import AHEAD_H
 from rlsched.energy.series import HOUR_S
 
 _SAME_H: Final = 1e-6
-"""Windows are equally expensive if their costs differ by less than this, hours at the mean price."""
+"""Cost difference below which windows count as equally expensive; an hour at the mean price costs 1."""
 
 
 class Window(NamedTuple):
@@ -40,7 +40,7 @@ def knows_prices_ahead(s: StateArrays) -> bool:
 
 @kernel
 def _cost_until(s: StateArrays, at_s: float) -> float:
-    """Return the cost of constant power from `price_from_s` to `at_s`, in hours at the mean price."""
+    """Return the cost of constant power from `price_from_s` to `at_s`; an hour at the mean price costs 1."""
     config = s.config[0]
     hours = (at_s - config.price_from_s) / HOUR_S
     h = int(hours)

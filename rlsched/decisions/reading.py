@@ -179,7 +179,7 @@ class StoreReader:
         return number, row - self._first_row[number]
 
     def _all_columns(self, number: int) -> Any:
-        """Return the batch with index `number`, with its records. The last `COMPLETE` batches are kept."""
+        """Return the batch with index `number`, records included; keep the last `COMPLETE` in memory."""
         if number not in self._complete:
             if len(self._complete) >= COMPLETE:
                 self._complete.pop(next(iter(self._complete)))

@@ -197,7 +197,9 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
 
 
 def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> int:
-    """Return the row of the decision that started a job's last attempt, else of the last decision about it.
+    """Return the row of the last decision that started an attempt of a job.
+
+    If the store has no such decision, return the row of the last decision about the job.
 
     Args:
         reader: The store.

@@ -285,7 +285,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return the earlier attempts on GPUs of this attempt that ended at its start or later."""
+        """Return earlier attempts on GPUs of this attempt that still ran until its start, or longer."""
         return [
             other
             for other in self.attempts

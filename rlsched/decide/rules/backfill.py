@@ -51,7 +51,10 @@ from rlsched.decide.rules.reservation import (
 @shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the start of the next job in queue order that does not delay a reservation."""
+    """Return the start of the first job in queue order that fits and does not delay a reservation.
+
+    If there is no such job, return the start of a job that shares GPUs (`or_share`).
+    """
     reserve_after_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
     at, node = next_by_easy(s, p, o.start, now_s, reserve_after_s)
     return placed(or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s), node)

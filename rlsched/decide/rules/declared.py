@@ -29,7 +29,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 @shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the next move of backfill, or, once a preemptible job has been submitted, of `gittins`."""
+    """Return the next move of `backfill`; after a preemptible job was submitted, that of `gittins`."""
     if s.config[0].preempts:
         return _preempt(s, p, o, now_s)
     return _backfill(s, p, o, now_s)
@@ -44,5 +44,5 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return the next time at which the ages of jobs change the rule's decision; infinite: never."""
+    """Return the next time at which the age of a running job changes a decision; infinite: never."""
     return _look_s(s, p, o, now_s) if s.config[0].preempts else math.inf

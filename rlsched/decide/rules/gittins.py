@@ -67,7 +67,7 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 @shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the next preemption or start; a job starts once enough jobs have been preempted for it.
+    """Return the next move: a preemption for a waiting job or, if the job fits, its start.
 
     No job is preempted for a job that also waits for another partition and fits there.
     """
@@ -82,7 +82,10 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return the next tick (multiple of `tick_s`) at which ages change a decision; infinite: never."""
+    """Return the next tick (multiple of `tick_s`) at which the age of a running job changes a decision.
+
+    Infinite: there is no such tick.
+    """
     return next_age_look_s(s, p, now_s) if o.preempts else math.inf
 
 

@@ -59,9 +59,10 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 @kernel
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the move that starts the job in `slot`; if `slot` is -1 (no job fits), a job that shares GPUs.
+    """Return the move that starts the job in `slot`; if `slot` is -1, the start of a job that shares GPUs.
 
-    Lucid's rule instead chooses the first job of the queue that can share or start, and prefers sharing.
+    The caller passes -1 if no job fits on free GPUs. Lucid's rule instead chooses the first job of the queue
+    that can share or start, and prefers sharing.
     """
     if not MODELLED or o.start.share == NEVER:
         return start_of(slot, -1)

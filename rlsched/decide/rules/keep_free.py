@@ -22,7 +22,10 @@ from rlsched.decide.rules.greedy import or_share
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the start of the next job in queue order that fits and is allowed to start (`leaves_share`)."""
+    """Return the start of the first job in queue order that fits and that `leaves_share` allows to start.
+
+    If there is no such job, return the start of a job that shares GPUs (`or_share`).
+    """
     at, node = next_by_reserve(s, p, o.long_job_s, o.leave_frac)
     return placed(or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s), node)
 

@@ -40,7 +40,7 @@ LOOKS = True
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """At a tick, mark the jobs to preempt and the jobs with quota (`walk`); at other times, mark none."""
+    """At a tick, make the quota walk (`walk`); at other times, mark no job for a preemption or a start."""
     s.scratch[0].outs = s.scratch[0].ins = 0
     if is_tick(now_s, o.tick_s):
         walk(s, p, now_s, o.threshold_gpu_s)
@@ -50,7 +50,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 @shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the next move: first the marked preemptions, then the starts of jobs with quota that fit."""
+    """Return the next move: first preempt the jobs that `walk` found, then start jobs with quota that fit."""
     scratch, slot = s.scratch[0], s.derived.slot
     if scratch.out_at < scratch.outs:
         scratch.out_at += 1
@@ -64,7 +64,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Repeat the walk after a move that changes its result.
+    """Repeat the quota walk (`walk`) after a move that changes the result of the walk.
 
     The start of a job that must not be preempted removes its GPUs from the quota. A job with whole nodes may
     get other nodes than the walk assumed.
@@ -76,7 +76,7 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return the next time at which the walk of partition `p` can change a decision without an event.
+    """Return the next time at which, without an event, the quota walk of partition `p` can change a decision.
 
     Between ticks, this time is the next tick. At a tick, it is the first later tick at which another running
     job has exceeded the threshold of attained service. It is infinite if no job waits, or if `tick_s` is 0.
@@ -216,10 +216,10 @@ def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> in
 def _could_start(
     s: StateArrays, p: int, slot: int, holes: NDArray[np.int32], whole: NDArray[np.int32], quota: int
 ) -> bool:
-    """Return whether a waiting job would fit the partition if all movable jobs had ended.
+    """Return whether a waiting job would fit if all movable jobs of the partition (see the module) had ended.
 
-    `holes`, `whole`: counts of nodes after these ends, from `_room`. For a job with whole nodes, `quota` (the
-    number of GPUs that are left in the quota) must also cover all GPUs of its nodes.
+    `holes`, `whole`: counts of the nodes if the movable jobs had ended, from `_room`. `quota`: number of GPUs
+    that are left in the quota. For a job with whole nodes, `quota` must cover all GPUs of its nodes.
     """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
@@ -238,9 +238,10 @@ def _smallest_waiting(s: StateArrays, p: int) -> int:
 
 @array_kernel
 def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
-    """Mark in the scratch fields which jobs of partition `p` to preempt, and which waiting jobs have quota.
+    """Make the quota walk of partition `p`, which finds the jobs to preempt and the waiting jobs with quota.
 
-    The caller first preempts the marked jobs, and then starts the jobs with quota that fit. A job that
+    The module describes the walk. It marks these jobs by writing their slots to `quota_out` and `quota_in`.
+    The caller preempts the jobs in `quota_out`, and then starts the jobs in `quota_in` that fit. A job that
     started at this instant is not preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]

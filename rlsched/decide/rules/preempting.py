@@ -29,12 +29,12 @@ from rlsched.decide.plans.plan import ends_by_gpu
 from rlsched.decide.rules.victims import find_victims_for
 
 FAR: Final = 1 << 30
-"""More GPUs than any cluster has: the initial value of a minimum."""
+"""A number of GPUs above that of any cluster: the initial value in a search for a minimum."""
 
 
 @kernel
 def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
-    """Return the other partition for which a job in the queue of partition `p` waits, -1 for none."""
+    """Return the second partition for which a job in the queue of partition `p` waits, -1 for none."""
     own = s.job.own_partition[slot]
     return s.job.shared_partition[slot] if own == p else own
 
@@ -43,8 +43,8 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
     """Return whether running jobs may be preempted for a job that waits for partition `p`.
 
-    The request of the job must be `plain` (counts of free GPUs decide whether it fits) or `exclusive` (whole
-    nodes), and the job must not fit the other partition for which it waits.
+    Return False unless the job's request is `plain` (counts of free GPUs decide whether it fits) or
+    `exclusive` (whole nodes). Also return False if the job waits for a second partition and fits there now.
     """
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     may = s.demand.plain[demand] or s.demand.exclusive[demand]

@@ -43,7 +43,10 @@ NOWHERE: Final = -3
 
 @array_kernel
 def copy_nodes(s: StateArrays) -> StateArrays:
-    """Return a state with copies of the nodes and GPUs of `s`; do not change its jobs and queues."""
+    """Return a state with copies of the nodes and GPUs of `s`, and with the same jobs and queues as `s`.
+
+    Callers may change the nodes and GPUs of the result, but not its jobs and queues.
+    """
     old = s.derived
     index = Index(
         old.slot,
@@ -161,9 +164,10 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
 @array_kernel
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
-    """Return an array (2 C,) of verdicts, all UNKNOWN: whether jobs of a class may run past a reservation.
+    """Return an array (2 C,) of verdicts on the C demand classes, all UNKNOWN.
 
-    The second half is for jobs of these classes that are placed on GPUs of their preferred types.
+    A verdict is whether jobs of a class may run past a reservation (see `_CLOSED`). The second half of the
+    array is for jobs of these classes that are placed on GPUs of their preferred types.
     """
     return np.full(2 * s.demand.shape[0], UNKNOWN, np.int8)
 
@@ -229,10 +233,11 @@ def _leaves_alone(
 ) -> bool:
     """Return whether the reserved job can start in time if the job in `slot` starts now.
 
-    The reserved job can if the job in `slot` is predicted to end by `shadow_s`, the time of the reservation.
-    It also can if both jobs fit `future`, the partition as predicted for that time. `node`: BY_RULE or
-    NO_PREFERENCE. `verdicts` stores the results by demand class. A stored result is used only if rules do not
-    choose GPU types, because all jobs of a class then get the same GPUs.
+    The result is True in two cases. First, the job in `slot` is predicted to end by `shadow_s`, the time of
+    the reservation. Second, both jobs fit `future`, the partition as predicted for that time.
+
+    `node`: BY_RULE or NO_PREFERENCE. `verdicts` stores the results of the second case by demand class. A
+    stored result is used only if rules do not choose GPU types: all jobs of a class then get the same GPUs.
     """
     c = own = s.job.demand[slot]
     typed, place = chooses_type(s, slot, o), node_to_place(s, p, slot, o, node)
@@ -264,10 +269,10 @@ def next_candidate(
     """Return the first queue position from `start` on whose job fits and is not skipped; -1: none.
 
     The caller then calls `place_beside`, which decides whether the job starts. A job is skipped if it is
-    predicted to run past the reservation, and the verdict on its class is _DELAYS. After a scan of the whole
-    queue, `class_queue.least_s` stores a lower bound of the run times of the skipped jobs. If even this run
-    time is too long, later calls skip the whole class. With models, no job that fits is skipped, because run
-    times depend on placements.
+    predicted to run past the reservation, and `verdicts` has _DELAYS for its demand class. After a scan of
+    the whole queue, `class_queue.least_s` stores a lower bound of the run times of the skipped jobs. If even
+    this run time is too long, later calls skip the whole class. With models, no job that fits is skipped,
+    because run times depend on placements.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

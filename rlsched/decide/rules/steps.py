@@ -57,7 +57,7 @@ class Steps:
         )
 
     def with_dials(self) -> Steps:
-        """Return the rule with dials; no partition is skipped, because dials can change a decision."""
+        """Return the rule with dials. The loop then skips no partition: dials can change any decision."""
         return replace(self, dialled=True, skips_quiet=False)
 
     def with_price(self) -> Steps:
@@ -66,7 +66,7 @@ class Steps:
 
     @cached_property
     def bound(self) -> dict[str, Any]:
-        """Return the functions and constants of this rule, by the names under which kernels use them."""
+        """Return a dict: name in compiled kernels -> the function or the constant of this rule."""
         return {
             "begin": self.begin,
             "next_move": self.next_move,

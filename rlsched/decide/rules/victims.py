@@ -52,7 +52,10 @@ def _has_nodes(s: StateArrays, slot: int) -> bool:
 
 @array_kernel
 def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each GPU the least `index` of the jobs on this GPU, (G,); infinite for a free GPU."""
+    """Return, for each GPU, the least preemption score of its jobs, (G,); infinite for a free GPU.
+
+    `index`: preemption score of each slot.
+    """
     worst, some = np.full(s.gpu.shape[0], math.inf), False
     for c in range(s.demand.shape[0]):
         some = some or s.demand.exclusive[c] != 0
@@ -70,9 +73,10 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @kernel
 def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: float) -> None:
-    """Set `worst` for all GPUs of the nodes that a job has as whole nodes.
+    """For a job that has whole nodes, set `worst` (see `_worst`) of all GPUs of these nodes.
 
-    The value is `index`, or -inf for a job without GPUs, so that its node is not chosen.
+    The new value is `index`, the preemption score of the job. For a job without GPUs, it is -inf, so that
+    its node is not chosen.
     """
     place, n = s.job.head[slot], s.job.host[slot]
     if place < 0:
