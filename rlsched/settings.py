@@ -110,7 +110,7 @@ def encode_time(value: Any) -> str:
 
 
 def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> str:
-    """Rephrase an error of msgspec: first the path of the setting, last the most similar known name."""
+    """Convert an error of msgspec to a message that names the setting and the most similar known setting."""
     text, _, at = error.partition(" - at `$")
     path = at.rstrip("`").strip(".")
     found = re.search(r"unknown field `(\w+)`", text)

@@ -120,7 +120,10 @@ class Desk:
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
-        """Copy `forgotten`, `dead` and `withdrawn`. Call this method when querying the broker's jobs."""
+        """Store copies of `forgotten`, `dead` and `withdrawn` for the next call of `has_live`.
+
+        Call this method when the gateway asks the broker for its list of jobs.
+        """
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:

@@ -136,7 +136,7 @@ class Gateway:
         return self._done(now_s)
 
     def say_again(self, now_s: float) -> list[Say | Ask]:
-        """Repeat the messages that are otherwise sent only once, because some may have been lost."""
+        """Send `Launched` messages and reports about nodes again, because some may have been lost."""
         self._attempts.say_again()
         if self._desk.facts is not None:
             self.nodes.report_changes(self._desk.facts, again=True)

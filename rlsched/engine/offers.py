@@ -99,7 +99,10 @@ class Offers:
                 self._desk.writer.take_back(job.key, marks)
 
     def _learn_of_cancelled(self, facts: Facts) -> None:
-        """Add offers of jobs that were cancelled while no gateway ran, to cancel the broker's jobs too."""
+        """Add an offer for each Slurm job that was cancelled while no gateway ran.
+
+        The gateway then withdraws these offers, which cancels the broker's jobs.
+        """
         for job in facts.jobs.values():
             if self._desk.is_ours(job) and job.state == "CANCELLED":
                 self._add(job)
@@ -211,7 +214,11 @@ class Offers:
         self._desk.offered.clear()
 
     def _listed(self, answer: Jobs, now_s: float) -> None:
-        """Handle a page of the list of the broker's jobs. After the last page, ask about each missing job."""
+        """Handle one page of the broker's list of jobs.
+
+        After the last page, ask the broker about each offered job that still waits or runs in Slurm, but is
+        not live in the list.
+        """
         self._live |= {job.job for job in answer.jobs if job.state in LIVE}
         self._queued |= {job.job for job in answer.jobs if job.state == QUEUED}
         self._pages.update((job.job, job.queue_key) for job in answer.jobs if job.queue_key is not None)

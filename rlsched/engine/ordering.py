@@ -131,7 +131,7 @@ class Ordering:
 def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
     """Return an ascending nice for each job, within [low, high].
 
-    As few nices as possible are changed, or all if a gap between kept nices is too small.
+    As few nices as possible are changed. If a gap between unchanged nices is too small, all are changed.
 
     Args:
         nices: Present nices, in the desired order of the jobs; None: not set yet.
@@ -168,7 +168,7 @@ def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
 
 
 def _ascending(nices: Sequence[int | None]) -> list[int]:
-    """Return the indices of a longest strictly ascending subsequence, without None."""
+    """Return the indices of a longest strictly ascending subsequence of `nices`, ignoring None."""
     tails, ends, before = list[int](), list[int](), dict[int, int]()
     for place, nice in enumerate(nices):
         if nice is None:

@@ -244,7 +244,10 @@ def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def lacks_gpus(job: SlurmJob) -> bool:
-    """Return whether a job's GPU request is removed, so that the job must not start yet."""
+    """Return whether a job has no GPU request, because job_submit.lua has removed it.
+
+    Such a job must not start before the gateway has set or restored the request.
+    """
     return bool(job.mark("x")) and not job.gpus_asked
 
 

@@ -16,7 +16,7 @@ _log = logging.getLogger("rlsched.engine")
 
 
 CANCEL = "cancel "
-"""Start of a line for `scancel`; all other lines are arguments of `scontrol`."""
+"""Start of the lines that `_tell_slurm` passes to `scancel`; all other lines are arguments of `scontrol`."""
 RELEASE = "release "
 
 

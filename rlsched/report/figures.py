@@ -167,7 +167,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def curves(self, at_s: Values, series: Sequence[Series], caption: str, x_label: str) -> Plot:
-        """Draw cumulative fractions (0 to 1) over the duration, on a logarithmic axis."""
+        """Draw cumulative distributions of durations: fractions (0 to 1) over a logarithmic time axis."""
         with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
@@ -182,7 +182,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def shares(self, x_frac: Values, series: Series, caption: str, x_label: str, y_label: str) -> Plot:
-        """Draw a cumulative fraction over another fraction (0 to 1), and the line of an even split."""
+        """Draw a Lorenz curve from two cumulative fractions (0 to 1), and the line of an even split."""
         with rc_context(STYLE):
             figure, axes = _axes()
             axes.plot(

@@ -27,9 +27,9 @@ def section(key: str, title: str, *parts: str) -> Section:
 
 
 def within(key: str, title: str, found: Report, *more: str) -> Section | None:
-    """Return a section that names the data and columns that are missing for `found`, a part of the report.
+    """Return the section to show if `found`, a part of the report, lacks data; None: nothing is missing.
 
-    None: no data are missing.
+    The section names the missing data and columns.
     """
     if not is_missing(found):
         return None

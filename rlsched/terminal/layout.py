@@ -96,7 +96,10 @@ def side_by_side(cells: Sequence[Text], width: int) -> list[Text]:
 
 
 def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text:
-    """Join parts to a line of at most `width` characters. The first part that does not fit ends the line."""
+    """Join parts to a line of at most `width` characters.
+
+    The first part that does not fit, and all parts after it, are left out. The line always has one part.
+    """
     line = Text()
     for part in map(_text, parts):
         used = len(between) if line else 0

@@ -97,7 +97,7 @@ class Turns(Generic[T]):
         return bool(self._waiting)
 
     def begin(self) -> Iterator[T]:
-        """Begin the next turn. Yield the messages that waited, up to the maximum per turn of each key."""
+        """Begin the loop's next turn. Yield waiting messages, up to the maximum per turn of each key."""
         self._taken = {}
         for key, waiting in list(self._waiting.items()):
             while waiting and self._taken.get(key, 0) < self._limits.a_turn:
@@ -107,11 +107,11 @@ class Turns(Generic[T]):
                 del self._waiting[key]
 
     def add(self, key: bytes, messages: int) -> None:
-        """Count `messages` more messages of a key in this turn, such as one per submitted job."""
+        """Count `messages` more messages of a key in this turn of the loop, such as one per submitted job."""
         self._taken[key] = self._taken.get(key, 0) + messages
 
     def is_due(self, key: bytes) -> bool:
-        """Return whether another message of a key may be handled in this turn. If so, count the message."""
+        """If one more message of a key may be handled in this turn of the loop, count it and return True."""
         taken = self._taken.get(key, 0)
         if key in self._waiting or taken >= self._limits.a_turn:
             return False
@@ -119,7 +119,7 @@ class Turns(Generic[T]):
         return True
 
     def wait(self, key: bytes, said: T) -> bool:
-        """Queue a message for a later turn. Return False if it is dropped: too many messages wait."""
+        """Queue a message for a later turn of the loop. Return False if too many wait, and it is dropped."""
         waiting = self._waiting.setdefault(key, deque())
         if len(waiting) >= self._limits.waiting:
             return False

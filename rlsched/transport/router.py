@@ -161,8 +161,8 @@ class Transport:
     def receive(self, timeout_ms: int, limit: int) -> tuple[list[Heard], bool]:
         """Wait up to `timeout_ms` for messages, and receive up to `limit` messages.
 
-        At most `SenderLimits.a_turn` messages of each key are received. Messages that have waited for this
-        turn come first.
+        One call is one turn of the broker's loop, with at most `SenderLimits.a_turn` messages of each key.
+        Messages that earlier turns have left waiting come first.
 
         Returns:
             The messages, and whether no more messages wait.
@@ -271,7 +271,7 @@ class Transport:
     def _of_node(self, peer: Peer, route: _Route, envelope: Envelope) -> Heard | None:
         """Return a message that a node, or its engine, has sent; None: the message is not accepted.
 
-        A connection must begin with a `Hello`. If it has not, the node is asked for its `Hello`.
+        A connection must begin with a `Hello`. If no `Hello` has arrived on it, the node is asked for one.
         """
         message = envelope.message
         if isinstance(message, Hello):
@@ -347,7 +347,7 @@ class Transport:
         self._say(route, node, message, request)
 
     def _say(self, route: _Route, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Send a message on a node's connection. For a node of an engine, add the name of the node."""
+        """Send a message on a node's connection. On an engine's connection, add the name of the node."""
         try:
             frame = encode(ForNode(node=node, message=message) if route.is_engine else message, request)
         except WireError:

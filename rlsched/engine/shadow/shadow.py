@@ -70,7 +70,8 @@ class Shadow:
     def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
         """Return the events of nodes that are processed before the events of jobs.
 
-        Registrations, heartbeats, and changes of the GPUs of jobs that the shadow does not follow.
+        The events are registrations, heartbeats, and changes of the GPUs in use by jobs that the shadow does
+        not follow.
         """
         said: list[Event] = []
         held = self._mirror.unfollowed_holdings(facts, news)
@@ -86,7 +87,10 @@ class Shadow:
         return said
 
     def _reports(self, name: str) -> list[AttemptReport]:
-        """Return the attempts on a node that the broker's state already contains, as after a restart."""
+        """Return a report of each attempt that runs on a node, from the broker's state.
+
+        There are such attempts after a restart.
+        """
         state = self._machine.state
         known = state.nodes.get(name)
         jobs = [state.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
@@ -124,7 +128,10 @@ class Shadow:
             self._step(events, at_s)
 
     def _events(self, one: News, sizes: dict[str, int], at_s: float) -> Iterator[Event]:
-        """Yield the events that the machine gets for an event in Slurm. Pass a start to `Follows` instead."""
+        """Yield the events to pass to the broker's state machine for an event of a job in Slurm.
+
+        A start in Slurm is passed to `Follows` instead.
+        """
         followed = self._mirror.followed.get(one.key)
         if one.kind == "came" and one.job is not None:
             submit = self._mirror.submission(one.job, sizes[self._mirror.vc_of(one.job)])

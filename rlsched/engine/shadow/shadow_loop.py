@@ -156,7 +156,10 @@ class ShadowBroker:
         self._notes.add([began])
 
     def _stand_again(self, directory: Path) -> None:
-        """Restore, from the last note, the time since which the policy has wanted to start each job."""
+        """Restore, for each queued job, the time since which the policy has wanted to start the job.
+
+        The times are in the last `Watched` note before the restart.
+        """
         noted = [note for note in read_notes(directory) if isinstance(note, Watched)]
         since_s = noted[-1].standing if noted else {}
         for seq, job in self._state.job_of_seq.items():
