@@ -1,4 +1,4 @@
-"""Units of prices and carbon intensities: the cost or the carbon of an amount of energy."""
+"""Units of prices and carbon intensities, which convert an amount of energy to its cost or its carbon."""
 
 from __future__ import annotations
 

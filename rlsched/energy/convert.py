@@ -1,4 +1,7 @@
-"""Converts public CSV files of prices and carbon intensity to a `Series`."""
+"""Converts public CSV files of prices and carbon intensity to a `Series`.
+
+The form of a file is its format, such as ENTSO-E's (see `FORMS`).
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,10 @@ def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: f
 
 
 def _with_forecasts(series: Series, rows: list[Row]) -> Series:
-    """Return the series with forecasts; after its last value, they end at the first step without one."""
+    """Return the series with the forecasts in the rows.
+
+    After the last value of the series, the forecasts end at the first step without a forecast.
+    """
     said = {row.begins: row.forecast for row in rows if row.forecast is not None}
     step = timedelta(seconds=series.step_s)
     steps = [said.get(series.begins + k * step) for k in range(len(series))]
@@ -101,7 +107,7 @@ def _with_forecasts(series: Series, rows: list[Row]) -> Series:
 
 
 def recognised(table: Table) -> str:
-    """Return the name of the form that the header has; `plain` if it has no special form."""
+    """Return the name of a file's form, found by its header; `plain` if no other form matches."""
     if table.find(_ENTSOE_TIME):
         return "entsoe"
     if table.find(_MAPS_TIME) and table.find(_MAPS_VALUE):
@@ -188,7 +194,7 @@ FORMS: Final[dict[str, Callable[[Table, str | None], tuple[str, list[Row], int]]
     "entsoe": _entsoe,
     "plain": _plain,
 }
-"""Reader of each form (kind of file), by name. A reader returns the column of the values, the rows, and the
+"""Reader of each form (file format), by name. A reader returns the column of the values, the rows, and the
 number of rows of other auctions.
 """
 
@@ -248,7 +254,7 @@ def _iso_rows(table: Table, at: str, column: str) -> Iterator[Row]:
 
 
 def _with_cells(table: Table, rows: list[Row]) -> list[Row]:
-    """Return the rows with the forecasts in the columns `FORECAST_COLUMNS`."""
+    """Return the rows, each with its forecast from the columns `FORECAST_COLUMNS`."""
     values, times = (
         ["" if is_blank(cell) else cell for _, cell in table.cells(name)] for name in FORECAST_COLUMNS
     )

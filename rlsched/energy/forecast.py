@@ -46,7 +46,8 @@ class Forecast:
     def averaged(self, first: int, steps: int, step_s: float) -> Forecast:
         """Return a forecast in which `steps` successive steps are merged into one, from step `first` on.
 
-        The forecast of a merged step is the mean of its forecasts, and is known once all of them are known.
+        The forecast of a merged step is the mean of the forecasts of its original steps. It is known from
+        the time at which the last of these forecasts is known.
 
         Args:
             first: First step, which becomes the start of the series.

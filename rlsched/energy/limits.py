@@ -115,7 +115,7 @@ class EnergyTable(NamedTuple):
     def at(self, now_s: float, asked: PricesAsked = NOTHING) -> EnergyAt | None:
         """Return price and limit at a time, Unix seconds; None if both are unknown at this time.
 
-        `asked`: details of the price that the result contains.
+        `asked`: details of the price to include in the result.
         """
         price: PriceAt | None = None if self.prices is None else self.prices.at(now_s, asked)
         limit = None if self.limits is None else self.limits.at(now_s)

@@ -246,7 +246,7 @@ def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float
 
 
 def _grid_step_s(series: list[Series]) -> float:
-    """Return the longest grid step for which every step of these series begins on the grid, seconds."""
+    """Return the step, seconds, of the coarsest time grid with the start of every step of these series."""
     whole = [timedelta(seconds=one.step_s) for one in series]
     whole += [abs(one.begins - series[0].begins) for one in series]
     tick = timedelta(microseconds=1)
@@ -254,7 +254,10 @@ def _grid_step_s(series: list[Series]) -> float:
 
 
 def _values_at(series: Series, since_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the values `since_s` seconds after the start; after the end, the mean of the last 7 days."""
+    """Return the values of a series at the times `since_s`, seconds after its start.
+
+    After the end of the series, the value is the mean of its last 7 days.
+    """
     lately = series.values[-max(round(WEEK_S / series.step_s), 1) :]
     continued = np.append(series.values, lately.mean())
     found: NDArray[np.float64] = continued[np.minimum(since_s / series.step_s, len(series)).astype(np.intp)]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_S: Final = 6 * 3600.0
-"""Length of a block of arrivals, seconds. A block is repeated as a whole, which preserves bursts."""
+"""Length of a time block, seconds. Futures repeat past blocks with all their arrivals, to preserve bursts."""
 DAY_S: Final = 86_400.0
 DAYS: Final = 7
 KEPT_S: Final = (DAYS + 1) * DAY_S
@@ -96,11 +96,11 @@ class RecentJobs:
         self._first, self._end = 0, len(kept)
 
     def next_block(self, now_s: float, block: int, draws: np.random.Generator) -> tuple[slice, float]:
-        """Return (slice of `rows` to repeat in a block of a future, time offset in seconds).
+        """Return (slice of `rows` to repeat in a time block of a future, seconds to add to their times).
 
-        A block repeats the same hours of a random earlier day. If these hours are not known for any day, it
-        repeats random known hours; block 0 then repeats the most recent hours. Even if they are known, block
-        0 repeats the most recent hours with probability 1/2.
+        The block of a future repeats the arrivals in the same hours of a random earlier day. If the arrivals
+        in these hours are known for no day, the block repeats random known hours, or the most recent hours
+        if it is block 0. In the other case, block 0 repeats the most recent hours with probability 1/2.
 
         Args:
             now_s: Present time.

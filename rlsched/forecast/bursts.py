@@ -29,7 +29,7 @@ Whole = NDArray[np.int64]
 FIRST_SHARE: Final = 0.5
 """Initial value of c, the fraction of the variance that is common to a burst."""
 FIRST_PAIRS: Final = 20.0
-"""Weight of `FIRST_SHARE` in the estimate of c. An ended job has weight 1, the first of a burst 0."""
+"""Weight of `FIRST_SHARE` in the estimate of c. Each ended job of a burst, except one, has weight 1."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
@@ -102,7 +102,7 @@ class Bursts:
         return cls(vc, demand, past["submit_s"], gpus, np.where(tells, score, np.nan))
 
     def _learned(self, square: Floats, gpus: Floats) -> Floats:
-        """Return c by size class: the intraclass correlation of the scores of ended jobs."""
+        """Estimate c (see the module) by size class: the intraclass correlation of ended jobs' scores."""
         several = self._ended > 1.0
         ended, total = self._ended[several], self._sum[several]
         size = size_classes(gpus[several])

@@ -24,7 +24,7 @@ sizes, or none.
 OUTLIVED: Final = 5
 """Minimum number of ended jobs that ran longer than a job's age; with fewer, no distribution is used."""
 LEAST_SPREAD: Final = 0.05
-"""Minimum spread of a prediction. A prediction with less spread counts as certain and uses no shape."""
+"""Minimum spread of a prediction that uses a distribution of z; with less spread, it counts as certain."""
 _KNOTS: Final = 512
 _BEYOND: Final = 0.5
 """For run times beyond the longest known one: assumed mean excess, as a fraction of the longest known one."""
@@ -114,7 +114,9 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return (N,) fractions of the known jobs of the same size class that have a lower z; nan: unknown.
+        """Return, for each job, the fraction of ended jobs of its size class with a lower z, (N,).
+
+        The fractions are estimates, in which running jobs count, too. nan: unknown. The module defines z.
 
         Args:
             gpus: (N,) GPUs of the jobs.
@@ -128,7 +130,10 @@ class Lengths:
     def _by_shape(
         self, gpus: Floats, counts: NDArray[np.bool_]
     ) -> Iterator[tuple[_Shape, NDArray[np.bool_]]]:
-        """Yield each shape, with a mask of the jobs that use it. `counts`: mask of the jobs to include."""
+        """Yield each distribution of z (`_Shape`), with a mask of the jobs of its size class.
+
+        `counts`: mask of the jobs to include.
+        """
         size = size_classes(gpus)
         for number, shape in enumerate(self._shapes):
             mine = counts & (size == number)

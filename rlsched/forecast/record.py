@@ -39,7 +39,7 @@ used too.
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
 """Candidate weights of the simulated futures in a forecast; list scheduling has the remaining weight."""
 BLEND_TRUST: Final = 10.0
-"""Steepness of the candidates' weights: exp(-BLEND_TRUST x (loss / least loss - 1))."""
+"""Each candidate of `BLENDS` has the weight exp(-BLEND_TRUST x (loss / least loss - 1)) in their mean."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
 """Unit u, seconds: the logarithm of a time is ln(1 + time / u)."""
@@ -200,9 +200,9 @@ class Record:
         Args:
             what: Kind of the forecast.
             num_gpus: Size of the job.
-            late: (W, 6) open forecasts, with the columns of `_OfClass.known`, but with the forecast's age
-                instead of the outcome. Each forecast counts only for the quantiles that its age exceeds, as
-                if the event happened now.
+            late: (W, 6) forecasts of events that have not happened yet. The columns are as in
+                `_OfClass.known`, but with the forecast's age instead of the outcome. Each forecast counts
+                only for the quantiles that its age exceeds, as if the event happened now.
         """
         own = self._class(what, num_gpus).known
         known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
@@ -238,9 +238,11 @@ class Record:
     def corrected(
         raw: Sequence[float], list_s: float, by: Correction, least_s: float = 0.0
     ) -> tuple[float, ...]:
-        """Return blended and corrected quantiles: seconds from now, ascending, each at least `least_s`.
+        """Return the corrected quantiles of a forecast: seconds from now, ascending, each at least `least_s`.
 
-        Inputs are limited to the horizon. A result at the horizon becomes infinite.
+        Each is a weighted mean of a quantile in `raw` (simulated futures) and of `list_s` (list scheduling),
+        plus a shift. Mean and shift apply to the logarithms. Inputs are limited to the horizon. A result at
+        the horizon becomes infinite.
         """
         made, floor = [], least_s
         listed = (1.0 - by.share) * float(ln_of(list_s)) if by.share < 1.0 else 0.0
@@ -264,7 +266,7 @@ _LOGS: Final = len(QUANTILES) + 2
 
 
 def _blended(logs: Floats, share: float | Floats) -> Floats:
-    """Return (N, 3) logarithms: weighted means of the futures' quantiles and the time by list scheduling.
+    """Return (N, 3) logarithms: weighted means of each quantile of the futures with the list-scheduling time.
 
     `logs`: (N, 5) logarithms as in `_OfClass.known`. `share`: weight of the futures.
     """

@@ -166,6 +166,6 @@ def _from_lognormal(predicted_s: Floats, spread: Floats, age_s: Floats, at: Floa
 
 
 def _or_beyond(total: Floats, left: Floats, age_s: Floats, at: Floats) -> Floats:
-    """Return `total`; for jobs that have outlived their prediction, return age x (1 + exponential draw)."""
+    """Return `total`, but with age x (1 + exponential draw) for jobs that have outlived their prediction."""
     beyond = age_s[:, None] * (1.0 - _BEYOND * np.log1p(-at))
     return np.where((left < _GONE)[:, None], beyond, total)

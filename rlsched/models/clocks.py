@@ -77,8 +77,8 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
 def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
     """Return one job's part of the power of a GPU, W; the parts of all jobs add up to `gpu_power_w`.
 
-    A job's part is its dynamic power, and an equal part of the rest. If the board's limit is exceeded, the
-    dynamic power of all jobs is reduced in proportion.
+    A job's part is its dynamic power, and an equal part of the remaining power. If the board's limit is
+    exceeded, the dynamic power of all jobs is reduced in proportion.
 
     Args:
         gpu: (K,) GPU_MODEL.

@@ -15,8 +15,9 @@ from rlsched.compile.jit import kernel
 
 CORE_EXPONENT: Final = 0.83
 THROUGHPUT_OF_ONE_CORE: Final = 0.40
-"""Coefficient of the formula, relative to the throughput with three cores per GPU. A fit of coefficient and
-exponent together gives 0.40 to 0.41 for ResNet-18, ResNet-50 and MobileNet.
+"""Coefficient of the formula in the module's docstring: the throughput with one core per GPU, relative to the
+throughput with three. A fit of coefficient and exponent together gives 0.40 to 0.41 for ResNet-18, ResNet-50
+and MobileNet.
 """
 FEWEST_CORES: Final = 1.0
 """Minimum number of cores per GPU that a job needs; profiles begin at one core."""
@@ -67,8 +68,8 @@ def cores_needed(rows: Iterable[CoreRow]) -> float:
 
 
 def throughput(cores_each: float, gpu_bound: float) -> float:
-    """Return the throughput with `cores_each` cores per GPU, at most `gpu_bound`.
+    """Return the throughput with `cores_each` cores per GPU; it is limited to the throughput `gpu_bound`.
 
-    Both throughputs are relative to the throughput with three cores per GPU.
+    The result and `gpu_bound` are relative to the throughput with three cores per GPU.
     """
     return min(gpu_bound, THROUGHPUT_OF_ONE_CORE * cores_each**CORE_EXPONENT)

@@ -46,16 +46,16 @@ class _Curve(NamedTuple):
     source: str
 
     def assumed(self, like: str, static_w: float) -> _Curve:
-        """Return this curve, which belongs to the type `like`, for a GPU type without a public curve.
+        """Return a copy of this curve, as an assumption for another GPU type that has no public curve.
 
-        `static_w`: static power of the type without a public curve, W.
+        `like`: GPU type of this curve. `static_w`: static power of the other GPU type, W.
         """
         source = f"no clock curve is public: shape of the {like}, P_s = idle power"
         return self._replace(static_w=static_w, status=ASSUMED, source=source)
 
 
 class _Type(NamedTuple):
-    """Figures of a GPU type. Sources that all types share are not given here, but only in `GPU_FIGURES`."""
+    """Figures of a GPU type, with the sources that differ between types; `GPU_FIGURES` has all sources."""
 
     tdp_w: float
     memory_mib: float
@@ -133,7 +133,7 @@ _MEMORY: Final = re.compile(r"(?:^|[^0-9])(\d{2,3})G(?:I?B)?\b|[0-9]M(\d{2})$", 
 _MAKERS: Final = frozenset(("nvidia", "tesla", "geforce", "quadro"))
 
 NAME_TOLERANCE: Final = 0.07
-"""Largest relative difference at which a memory size in a name counts as equal to the size in the table."""
+"""Largest relative difference at which the memory size in a GPU's name counts as equal to a known size."""
 
 
 def canonical_kind(name: str) -> str:

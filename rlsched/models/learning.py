@@ -25,7 +25,8 @@ POPULATION_SD: Final = 0.60
 K80 (same source), root mean square .58.
 """
 INTRODUCED_SD: Final = 0.20
-"""Standard deviation of the logarithm of factors that were fitted on other pairs of the same workload."""
+"""Default standard deviation of the logarithm of initial factors (`introduce`): the error of factors that
+were fitted to other pairs with the same workload."""
 OBSERVATION_SD: Final = 0.10
 """Standard deviation of ln(speed) around 1 / (1 + sensitivity x pressure) with fitted factors: .10 on P100,
 .09 on K80; .29 on V100, where half of the pairs are within .14 (`studies/models/fit_sharing.py`)."""
@@ -34,7 +35,7 @@ REPEAT_SD: Final = 0.03
 FLOOR_SD: Final = 0.05
 """Minimum standard deviation of a factor's logarithm: workloads change over time."""
 SLOWEST, FASTEST = 1e-3, 0.999
-"""Limits of observed speeds: the logarithm of 0 would dominate every mean."""
+"""Range to which observed speeds are limited: the logarithm of 0 would dominate every mean."""
 WIDEST: Final = 4.0
 """Limit of the absolute logarithm of a factor: sensitivities and pressures stay between e^-4 and e^4."""
 MAX_PAIRS: Final = 100_000
@@ -109,7 +110,7 @@ class PairKnowledge:
         self._factors[kind, workload] = Factors(math.log(sensitivity), math.log(pressure), sd, sd)
 
     def factors(self, workload: str, kind: str) -> Factors:
-        """Return the beliefs about a workload; for an unknown workload, the beliefs about the population."""
+        """Return the factors of a workload; for an unknown workload, the factors of the population."""
         return self._factors.get((kind, workload), STRANGER)
 
     def predicted_speed(self, workload: str, partner: str, kind: str) -> float:
@@ -118,7 +119,7 @@ class PairKnowledge:
         return math.exp(min(with_pair(self._modelled(workload, partner, kind), count, mean), 0.0))
 
     def observe(self, seen: Observed) -> None:
-        """Learn from one observation: update the mean of the pair, and one factor of each workload.
+        """Learn from one observation: update the pair's mean speed, and one factor of each of its workloads.
 
         Raises:
             InputError: the speed is not a positive number.

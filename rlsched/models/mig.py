@@ -255,7 +255,7 @@ def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
 
 
 def layout_fits(compute: tuple[int, ...]) -> bool:
-    """Return whether slices of these sizes fit on one GPU. MIG restricts their positions and their sum.
+    """Return whether slices of these sizes fit on one GPU. MIG restricts their positions and total size.
 
     Args:
         compute: Number of compute slices of each slice: 1, 2, 3, 4 or 7.

@@ -90,7 +90,7 @@ class LearntPairs:
     def observe(
         self, m: ModelArrays, kinds: Sequence[str], seen: Observed, number: Callable[[str], int]
     ) -> bool:
-        """Learn from an observation, on models of these GPU types; return whether anything was learnt."""
+        """Update the models `m` of the GPU types `kinds` from an observation; return whether they changed."""
         if seen.kind not in kinds:
             return False
         kind, a, b = kinds.index(seen.kind), number(seen.workload), number(seen.partner)

@@ -38,9 +38,10 @@ around latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V10
 OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
 """Weight, in the random number of `share_deviate`, of the part that depends on the two jobs."""
 OF_SINGLES: Final = math.sqrt(0.55)
-"""Weight, in `share_deviate`, of the part that depends on single workloads: half of its variance is due to
-the sensitivity of one workload, half to the pressure of the other. On held-out pairs of Lucid (RTX 3090),
-factors of each workload reduce the unexplained variance from .60 to .27, by the fraction .55.
+"""Weight, in `share_deviate`, of the part that depends on single workloads. Half of the variance of this part
+is due to the sensitivity of one workload, half to the pressure of the other. The weight's square is .55: on
+held-out pairs of Lucid (RTX 3090), factors of single workloads reduce the unexplained variance from .60 to
+.27.
 """
 OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
 """Weight, in `share_deviate`, of the part that depends on the pair of workloads. The squares of the three
@@ -110,7 +111,8 @@ _GRID: Final = tuple(0.1 * step for step in range(1, 11))
 def _half_of_grid() -> float:
     """Return half of the mean of ln(slowdown) over all pairs of utilisations in `_GRID`.
 
-    It is subtracted from both factors, because each of them contains the whole mean.
+    `factors_of_util` subtracts the result from the logarithms of sensitivity and of pressure, because each of
+    them contains the whole mean.
     """
     return float(0.5 * np.log([[1.0 / stranger_speed(u, v) - 1.0 for v in _GRID] for u in _GRID]).mean())
 

@@ -63,7 +63,7 @@ def nodes_filled(demand: Demand, node: NodeSpec) -> float:
 
 
 class NodeNeed:
-    """Counts the nodes that waiting jobs need, in a cluster with K sets of nodes.
+    """Counts the nodes that waiting jobs need, in a cluster with K node sets (`NodeSet`).
 
     Jobs fill the sets of their VC before shared sets. In both, sets of preferred GPU types come first. A
     job that fits on the largest node is counted on one node of the smallest kind that can hold it. A larger
@@ -78,15 +78,16 @@ class NodeNeed:
     def waiting_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return how many nodes of each set, (K,), waiting jobs would fill in addition to the busy nodes."""
+        """Return, for each node set, (K,), how many nodes waiting jobs would fill beyond the busy nodes."""
         return self._filled(np.flatnonzero(state.job.status == WAITING), state, demands, busy_nodes)
 
     def paused_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return how many nodes of each set, (K,), would be filled by jobs that pause until the price falls.
+        """Return, for each node set, (K,), how many idle nodes the paused jobs would fill.
 
-        Jobs that have not run yet are left out, because past demand does not include their nodes.
+        Paused jobs wait until the price of electricity falls. Jobs that have not run yet are left out,
+        because past demand does not include their nodes.
         """
         job = state.job
         paused = (job.status == DEFERRED) & (job.attained_gpu_s > 0.0)
@@ -99,7 +100,7 @@ class NodeNeed:
         demands: Sequence[Demand],
         busy_nodes: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return how many nodes of each set, (K,), the jobs in these slots of the ledger would fill."""
+        """Return, for each node set, (K,), how many idle nodes the jobs in these ledger slots would fill."""
         needed = np.zeros(len(self._sets))
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
         if not len(slots) or not (room > 0).any():
@@ -130,9 +131,9 @@ class NodeNeed:
         return self._options[key]
 
     def _within(self, partition: int, demand: Demand) -> list[tuple[int, float]]:
-        """Return the sets of a partition that can run a job, in the order in which jobs fill them.
+        """Return the node sets of a partition that can run a job, in the order in which such jobs fill them.
 
-        Each set is given as (index of the set, number of its nodes that one job fills).
+        Each node set is given as (index of the set, number of its nodes that one job fills).
         """
         places = {
             at: demand.places_on_node(one.spec)

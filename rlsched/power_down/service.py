@@ -38,9 +38,10 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     wake_buffer_nodes: int = 40
     """Number of nodes to keep awake above demand after a wake-up, so that a rise causes only one wake-up."""
     ramp_nodes: int = 2
-    """Maximum number of nodes to put to sleep per review; 0: no limit."""
+    """Maximum number of nodes that one review (call of `review`) puts to sleep; 0: no limit."""
     falling_slots: int = 6
-    """Nodes are put to sleep only if demand is below its mean in this number of slots; 0: at any demand."""
+    """Number of last time slots. Nodes are put to sleep only if demand is below its mean in these slots; 0:
+    at any demand."""
     headroom_nodes: int = 0
     """Number of free awake nodes below which nodes are woken, even if no job waits."""
     min_idle_s: float = 0.0
@@ -59,7 +60,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Args:
             awake: Number of nodes awake now.
             peak: Forecast of the highest future demand.
-            last: Demand of the last slot.
+            last: Demand of the last time slot.
             falling: Whether demand is below its recent mean, as `is_falling` returns it.
             paused: Number of nodes that are free because their jobs pause; these nodes can sleep in addition
                 to `ramp_nodes`.
@@ -70,7 +71,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return max(target, awake - self.ramp_nodes - paused) if self.ramp_nodes else target
 
     def is_falling(self, demand: Floats) -> bool:
-        """Return whether the last value of `demand` (N,) is below the mean of its last `falling_slots`.
+        """Return whether the last of the (N,) values `demand` is below the mean of the last `falling_slots`.
 
         The minimum difference of a tenth of a node is from Helios' code. Returns False for fewer values than
         `falling_slots`, and True if `falling_slots` is 0.
@@ -112,13 +113,13 @@ class PowerDownService:
     """Implements `PowerDown` with a forecast and a `KeepRule`, for N interchangeable nodes.
 
     A cluster with several kinds of nodes (virtual clusters, GPU types) has one service per kind. Demand is
-    the number of busy nodes plus the number that waiting jobs would fill. The demand of a slot is the highest
-    demand of its reviews.
+    the number of busy nodes plus the number that waiting jobs would fill. The demand of a time slot is the
+    highest demand at a review (call of `review`) in the slot.
 
     Args:
         rule: Rule for the number of nodes awake.
         forecast: Forecast of the highest future demand; default: the maximum of the last three hours.
-        slot_s: Length of a slot, seconds; nodes are put to sleep only at the end of a slot.
+        slot_s: Length of a time slot, seconds; nodes are put to sleep only at the end of a slot.
     """
 
     def __init__(
@@ -167,9 +168,9 @@ class PowerDownService:
         return done
 
     def _observe(self, now_s: float, demand: float) -> bool:
-        """Record demand. Return whether a slot has ended.
+        """Record the demand at a review. Return whether a time slot has ended since the review before.
 
-        A slot without a review gets the demand of the slot before.
+        A time slot without a review gets the demand of the slot before.
         """
         slot = int(now_s // self._slot_s)
         if self._slot is None or slot == self._slot:

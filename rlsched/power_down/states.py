@@ -185,7 +185,7 @@ class NodeStates:
             )
 
     def _energy_until(self, now_s: float) -> float:
-        """Return the energy of the nodes, without jobs, from the previous time to `now_s`, J."""
+        """Return the energy of the nodes from the previous time to `now_s`, J, without the power of jobs."""
         power, state, span_s = self.power, self.state, now_s - self._now_s
         awake = (state == NodeState.ON) | (state == NodeState.DRAINING)
         boot_s = np.clip(np.minimum(self.ready_s, now_s) - self._now_s, 0.0, span_s)[
