@@ -59,7 +59,7 @@ from rlsched.models.clocks import job_part_w, relative_time
 class Recording:
     """A decision in progress, created before a scheduler reads the state.
 
-    The record contains the state digest at this creation, and the time since then.
+    The record contains the digest of the state at this creation, and the time from then to the decision.
 
     Args:
         state: The state.
@@ -163,7 +163,7 @@ class Recording:
 
 
 MOST_SHARED: Final = 6
-"""Maximum number of plans with co-tenants in a record: allowed plans first, the best first."""
+"""Maximum number of plans with co-tenants in a record; allowed plans of high worth have precedence."""
 _FREE, _SHARED, _LATER = range(3)
 _HOW: Final = ("free", "share", "later")
 
@@ -293,8 +293,8 @@ def _class_on(s: StateArrays, slot: int, kind: int, c: int) -> int:
 def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
     """Write the plans of a waiting job to `out`, (N,) records of type FOUND, and return their count.
 
-    Of the plans with co-tenants, writes at most MOST_SHARED: allowed plans first, plans of highest worth
-    first.
+    Of the plans with co-tenants, writes at most MOST_SHARED. Allowed plans have precedence, and among them
+    the plans of highest worth.
     """
     count, best = 0, 0.0
     if fits_slot(s, p, slot):

@@ -130,9 +130,10 @@ class Scheduler(ABC):
 
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Prepare a state for a scheduler: permit its abilities and, if it has a strategy, add dials.
+    """Prepare a state for a scheduler: allow its preemptions and reservations.
 
-    Dials that the state already has keep their values.
+    If the scheduler has a strategy, add the dials that the strategy sets. Dials that the state already has
+    keep their values.
     """
     if scheduler.strategy is not None and state.arrays.dials.controller[0] == NO_CONTROLLER:
         plain = scheduler.abilities.plain_without_models

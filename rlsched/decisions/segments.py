@@ -288,7 +288,7 @@ class SegmentReader:
                 yield StoredBatch(batch, message, self.schema)
 
     def _decoded(self, message: Any) -> Any:
-        """Return the batch of a message; without the column `on_request` if the batch is large."""
+        """Decode the batch in an Arrow message; leave out the column `on_request` if the batch is large."""
         import pyarrow as pa
 
         if not self.on_request or message.body.size < COMPRESSED_BYTES:

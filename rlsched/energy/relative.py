@@ -192,7 +192,7 @@ def _set_next_day(
 def prices_ahead(
     series: Series, known_ahead_s: float, means: NDArray[np.float64], first: int, end: int
 ) -> NDArray[np.float64]:
-    """Return the (end - first, AHEAD_H) prices of the next hours in the steps `first` to `end` - 1.
+    """Return (end - first, AHEAD_H) prices: for each step in range(first, end), the prices of the next hours.
 
     Hour h begins h hours after the start of the step. Its price is the mean price of the steps in this hour;
     if steps do not divide an hour, it is the price in the middle of the hour. Prices are relative to `means`.

@@ -88,7 +88,8 @@ class SlurmAttempt:
         is_found: Whether the attempt was found in the Slurm job's marks after a restart of the gateway.
         is_sure: Whether the answer to the offer has confirmed that the broker's job is this Slurm job.
         orders: The broker's `Launch` messages by rank; empty if `is_found`.
-        restarts: Slurm's count of requeues at the start of the attempt; a higher count means its end.
+        restarts: Slurm's count of requeues at the start of the attempt. If a query shows a higher count, the
+            attempt has ended.
         placed_s: Time of the last write of the placement to Slurm; None: not written yet.
         cleared_s: Time at which the gateway last removed the job's earlier GPU request.
         first_placed_s: Time of the first write of the placement to Slurm.

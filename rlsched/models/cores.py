@@ -32,7 +32,7 @@ class CoreRow(NamedTuple):
 
 @kernel
 def input_speed(cores_each_given: float, cores_each_needed: float) -> float:
-    """Return the speed that an input pipeline allows, relative to the GPU's; exactly 1 with enough cores.
+    """Return the speed that a job's input pipeline permits, relative to the speed of its GPUs; at most 1.
 
     Args:
         cores_each_given: CPU cores for each of the job's GPUs; 0: unknown, assumed sufficient.

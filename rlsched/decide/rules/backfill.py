@@ -73,8 +73,8 @@ def reserve_first(
 ) -> tuple[int, float, StateArrays]:
     """Return the reservation of the first job of partition `p`'s queue that can have a reservation.
 
-    Only jobs before position `stop` are considered; none of them fits now. The job has waited for
-    `reserve_after_s`, or has a raised priority.
+    Only jobs before position `stop` are considered; none of them fits now. A job can have a reservation if it
+    has waited for `reserve_after_s`, or has a raised priority.
 
     Returns:
         (slot of the job, time at which the job is predicted to fit, state of the partition at this time). If

@@ -40,8 +40,8 @@ CLAIM = np.dtype(
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
     """Compute the preemption score `slot.leave` of each running job: the index of the job, less the margin.
 
-    The score of a job that must not be preempted is -inf. All decisions of this instant use
-    these scores. Only the score of a job that is started or preempted is computed again (`after`).
+    The score of a job that must not be preempted is -inf. All decisions of this instant use these scores,
+    except for jobs that are started or preempted at this instant (`after`).
     """
     weigh_victims(s, p, o.preempts, now_s)
 

@@ -135,7 +135,7 @@ def _in_order(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
     """Return (`slots` in order of (level, key, seq), keys in the same order, number of slots in level 1).
 
-    Level 1: attained service up to the threshold; level 2: above the threshold.
+    Key: sort key of the queue. Level 1: attained service up to the threshold; level 2: above the threshold.
     """
     count = slots.shape[0]
     keys = np.empty(count)

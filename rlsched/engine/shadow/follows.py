@@ -161,7 +161,10 @@ class Follows(Scheduler):
         self.standing, self._leaves, self._asked_s = wanted, stopped, now_s
 
     def _is_news(self, partition: int, record: DecisionRecord) -> bool:
-        """Return whether a decision is new. At every change, the policy repeats its present wishes."""
+        """Return whether a decision of the policy is new.
+
+        The policy is called at every change of the state, and mostly repeats its decisions.
+        """
         match record.action:
             case Start(seq=seq, gpus=gpus):
                 known = self.standing.get(seq)

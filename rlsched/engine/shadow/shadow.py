@@ -225,9 +225,9 @@ def _known_gpus(facts: Facts) -> dict[str, set[int]]:
 
 
 def _due(news: list[News], at_s: float) -> tuple[list[News], list[News]]:
-    """Split events into (events up to `at_s`, later events).
+    """Split events into (events up to `at_s`, all other events).
 
-    The start and the end of one job are never both in the first part.
+    The first part ends earlier if it would otherwise contain both the start and the end of a job.
     """
     began: set[str] = set()
     for place, one in enumerate(news):
