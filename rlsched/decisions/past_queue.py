@@ -12,7 +12,7 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Maximum number of decisions before a time, and also after the time, that are searched for queues."""
+"""Maximum number of decisions that are searched for queues, before a time and again after the time."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
@@ -40,7 +40,7 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
 
 
 def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
-    """Return a dict: partition -> queue (job IDs) in the partition's first record in `rows`."""
+    """Return a dict: partition -> job IDs of its queue, from the partition's first record among `rows`."""
     found: dict[str, list[str]] = {}
     for row in islice(rows, MOST_LOOKED):
         partition = reader.cells(row)["partition"]

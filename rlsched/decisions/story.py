@@ -269,8 +269,8 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     """Return the decisions that preempted other jobs for this attempt, oldest first.
 
-    The preemptions are of two kinds: while the job waited, preemptions for this job; at the instant of the
-    start, preemptions of jobs on the GPUs of the attempt.
+    These decisions preempted a job for this job while it waited, or preempted a job on the GPUs of the
+    attempt at the instant of the attempt's start.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [

@@ -1,4 +1,4 @@
-"""Statistics of a series of electricity: the numbers of `rlsched signal describe`."""
+"""Statistics of a series of prices or carbon intensities: the numbers of `rlsched signal describe`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables by Unix time: the power limit of a cluster, and the price together with the limit."""
+"""Tables that return, for a Unix time, the power limit of a cluster, or the price together with the limit."""
 
 from __future__ import annotations
 

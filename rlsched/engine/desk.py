@@ -95,7 +95,7 @@ class Desk:
         self.out: list[Say | Ask] = []
 
     def nodes(self, facts: Facts | None = None) -> Iterator[tuple[SlurmNode, str]]:
-        """Yield (node, partition) for each node that the broker schedules, by `facts` or the last facts."""
+        """Yield (node, partition) for each node that the broker schedules, as in `facts` (None: the last)."""
         facts = facts or self.facts
         yield from nodes_with_gpus(facts, self.partitions).values() if facts is not None else ()
 
@@ -127,7 +127,7 @@ class Desk:
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
-        """Remove jobs that the broker no longer has from `forgotten`, `dead` and `withdrawn`.
+        """Remove, from `forgotten`, `dead` and `withdrawn`, the jobs that the broker no longer has.
 
         Only entries that `asks_for_live` copied are removed. An attempt in the marks of a Slurm job stays,
         because the gateway would adopt it again.

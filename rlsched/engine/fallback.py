@@ -147,5 +147,5 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str
 
 
 def own_uid() -> int:
-    """Return the user ID of this process. job_submit.lua permits changes of jobs by this user."""
+    """Return the user ID of this process. job_submit.lua lets this user change any job."""
     return os.getuid()

@@ -89,7 +89,7 @@ class SlurmNodes:
         return found
 
     def foreign_holdings(self, facts: Facts) -> dict[str, list[Holding]]:
-        """Return the GPUs in use by jobs that the broker has not started, by node name."""
+        """Return, by node name, the GPUs in use by jobs that the broker has not started."""
         return held_by_others(facts, self._desk.at_work() | self._desk.starting)
 
     def report_changes(self, facts: Facts, *, again: bool = False) -> None:

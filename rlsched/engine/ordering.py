@@ -95,7 +95,10 @@ class Ordering:
             offers.withdraw(key)
 
     def begin(self, facts: Facts, offers: Offers) -> None:
-        """Report the jobs that Slurm has started. The caller first reports the GPUs that other jobs use."""
+        """Report to the broker the jobs that Slurm has started.
+
+        The caller must first report the GPUs that other jobs use.
+        """
         at_work, found = self._desk.at_work(), set[str]()
         for offer in offers.accepted_offers():
             job = facts.jobs.get(offer.key)

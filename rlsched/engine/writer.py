@@ -105,9 +105,10 @@ class Writer:
         self._write(key, f"update JobId={key} {said}", f"{RELEASE}{key}")
 
     def clear(self, key: str) -> None:
-        """Remove the GPU request of a held job. Otherwise Slurm would add to it the GPUs that `place` sets.
+        """Remove the GPU request of a held job.
 
-        The write also holds the job, because an earlier release can reach Slurm late.
+        Otherwise Slurm would add the GPUs that `place` sets to this request. The write also holds the job,
+        because an earlier release can reach Slurm late.
         """
         self._write(key, f"update JobId={key} Priority=0 TresPerNode=")
 

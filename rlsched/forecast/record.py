@@ -274,7 +274,7 @@ def _blended(logs: Floats, share: float | Floats) -> Floats:
 
 
 def _share_of(known: Floats, weights: Floats) -> float:
-    """Return the weight of the futures: a mean of the candidates in `BLENDS`, weighted by their losses."""
+    """Return the weight of the futures: a mean of `BLENDS`, in which a low loss gives a high weight."""
     truth_s = np.expm1(known[:, -1]) * _UNIT_S
     losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
     for place, share in enumerate(BLENDS.tolist()):

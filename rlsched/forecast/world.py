@@ -117,7 +117,7 @@ class Forecaster(Protocol):
     futures: int
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate futures of all live jobs, or, if `asked` is given, of only this hypothetical job."""
+        """Simulate futures of all live jobs or, if `asked` is given, of this hypothetical job only."""
 
     def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """Simulate list scheduling: a single future with predicted run times, and without arrivals."""

@@ -129,7 +129,7 @@ def slice_speed(demand: float, compute: int) -> float:
 
 
 def measured_speed(model: str, batch: int, compute: int) -> float:
-    """Return the measured speed on a slice (A100-40GB) relative to 7g; nan if not measured."""
+    """Return the speed of a model measured on a slice of an A100-40GB, relative to 7g; nan: not measured."""
     if compute == COMPUTE_SLICES:
         return 1.0 if (model, batch) in MEASURED_A100 else nan
     return MEASURED_A100.get((model, batch), (nan,) * 4)[compute - 1]
@@ -186,8 +186,8 @@ MEASURED_AS: Final = {
     "gnn-b256": ("gnn", 256),
     "cyclegan-monet2photo-b1": ("cyclegan", 1),
 }
-"""Workloads of the catalogue with rows in `MEASURED_A100`: model and batch size of the row. The other models
-of `MEASURED_A100` use data sets that differ from the catalogue's, or are unknown.
+"""Workload of the catalogue -> its key in `MEASURED_A100`: model and batch size. The other models of
+`MEASURED_A100` use data sets that differ from the catalogue's, or are unknown.
 """
 
 

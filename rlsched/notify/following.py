@@ -176,7 +176,7 @@ class NoticeFollower:
         return len(rows) == PAGE_ROWS
 
     def _start_reading(self, journal: Reading, last: int) -> tuple[Cursor, JobWatch]:
-        """Return the cursor for this journal, and the live jobs in the journal with requested notices."""
+        """Return the cursor for this journal, and the journal's live jobs that have requested notices."""
         cursor = self._cursor
         if cursor is None:
             found = next(journal.rows_after(last - 1, 1), None) if last else None

@@ -70,7 +70,7 @@ class NodeStates:
         self.ready_s: NDArray[np.float64] = np.full(num_nodes, np.inf)
         """(N,) time at which a BOOTING node becomes ON, seconds; inf for other nodes."""
         self.energy_j = 0.0
-        """Energy of the nodes so far, J, without the power of jobs: `idle_w`, `asleep_w`, `boot_w`."""
+        """Energy of the nodes so far at `idle_w`, `asleep_w` and `boot_w`, without the power of jobs, J."""
         self.nodes_booted = 0
         """Number of wake-ups of sleeping nodes; nodes woken at the same time count separately."""
         self.wake_up_events = 0

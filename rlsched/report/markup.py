@@ -1,4 +1,4 @@
-"""Renders the parts of the page as HTML. Only this module escapes text."""
+"""Renders the parts of a trace's page as HTML. Only this module escapes text."""
 
 from __future__ import annotations
 

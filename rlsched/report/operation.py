@@ -1,4 +1,4 @@
-"""Makes the sections about the operation of the cluster: capacity, utilisation, load, waiting, failures."""
+"""Makes the sections of a trace's page about its cluster: capacity, utilisation, load, waiting, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the sections about the jobs: sizes, run times, submissions, users, repeated jobs."""
+"""Makes the sections of a trace's page about jobs: sizes, run times, submissions, users, repeated jobs."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class AccessList:
         self._peers: dict[bytes, Peer] = {}
 
     def peers(self) -> dict[bytes, Peer]:
-        """Return the owners by public key (z85). A damaged file authorises no key."""
+        """Return the owner of each key, by public key (z85). A damaged file authorises no key."""
         try:
             stamp = self.directory.stat().st_mtime_ns
         except OSError:

@@ -1,4 +1,4 @@
-"""CURVE keys, which are made on first use in a home directory, and their roles.
+"""CURVE keys, which are made on first use in a key directory (HOME), and their roles.
 
     HOME/broker.key  broker.public       the broker's pair; clients and nodes need only the public half
     HOME/client-default.key              a client's pair
@@ -6,8 +6,8 @@
     HOME/engine-slurm.key                the pair of a gateway that represents many nodes
     HOME/authorised/ROLE-NAME.public     the access list, see `AccessEntry`: removing a file revokes the key
 
-A client's pair made in the broker's own home has the role admin, because users who can read that home can
-also read broker.key.
+A client's pair made in the broker's key directory has the role admin, because users who can read that
+directory can also read broker.key.
 
 The directory has mode 0700, and secret keys have mode 0600. A secret key that other users can read is
 refused.

@@ -1,4 +1,4 @@
-"""The greedy rules, compiled: start the first job of the order, or the first that fits.
+"""The greedy rules, compiled: start the first job of the queue, or the first that fits.
 
 `fifo`, `sjf` and `qssf` block: a first job that does not fit blocks all later jobs. The other greedy rules
 start the first job that fits. If models predict the speed of jobs, a job may share the GPUs of a running job.

@@ -47,7 +47,7 @@ def leaves_share(
 
 @kernel
 def next_by_reserve(s: StateArrays, p: int, longer_than_s: float, free_frac: float) -> tuple[int, int]:
-    """Return (queue position, `node` for `choose`) of the next job that starts in partition `p`.
+    """Return (queue position, argument `node` of `choose`) for the next job that starts in partition `p`.
 
     `node` is BY_RULE or NO_PREFERENCE. The position is -1 if no job starts.
     """

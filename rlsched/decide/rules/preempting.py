@@ -1,7 +1,7 @@
-"""Compiled parts of rules that preempt by keys: the next job, and the jobs to preempt for it.
+"""Compiled parts of rules that preempt by sort keys: the next job, and the jobs to preempt for it.
 
-A running job may be preempted for a waiting job if its preemption score (`slot.leave`) is above the key of
-the waiting job.
+A running job may be preempted for a waiting job if its preemption score (`slot.leave`) is above the sort key
+of the waiting job.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: i
     """Return whether the job in `slot` still fits the copy `future` if the job in `other` starts now.
 
     Assumes that the job in `other` still runs at the time of `future`, on the GPUs that `choose` would give
-    it now. `node`: argument of `choose`. `future` is unchanged afterwards.
+    this job now. `node`: argument of `choose`. `future` is unchanged afterwards.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -207,7 +207,7 @@ def place_beside(
 
     Returns:
         BY_RULE: the job in `slot` can start where the placement rule places it.
-        NO_PREFERENCE: the job in `slot` can start if the placement rule ignores the types that it prefers.
+        NO_PREFERENCE: the job in `slot` can start if the placement rule ignores the job's preferred types.
         NOWHERE: the job in `slot` would delay the reserved job everywhere, so it must not start now.
     """
     if _leaves_alone(s, future, p, reserved, shadow_s, slot, o, now_s, verdicts, BY_RULE):

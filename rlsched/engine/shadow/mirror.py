@@ -103,7 +103,7 @@ class Mirror:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def nodes(self, facts: Facts) -> dict[str, tuple[SlurmNode, str]]:
-        """Return (node, partition) by node name for the nodes with GPUs of the followed partitions."""
+        """Return a dict: name -> (node, partition), for all nodes with GPUs in the followed partitions."""
         return nodes_with_gpus(facts, self.partitions)
 
     def hello(self, node: SlurmNode, partition: str, reports: list[AttemptReport]) -> Hello:

@@ -190,7 +190,10 @@ class Catalogue:
                 row[field] *= speed
 
     def pair_speeds(self, kinds: Sequence[str]) -> NDArray[np.float64]:
-        """Return (K, W, W) measured speeds of the first workload next to the second; nan if unknown."""
+        """Return (K, W, W) measured speeds; nan if unknown.
+
+        Element [k, a, b] is the speed of workload a next to workload b on GPU type k.
+        """
         size = 1 + len(self.names)
         out = np.full((len(kinds), size, size), np.nan)
         for row, kind in zip(out, (catalogue_type(kind) for kind in kinds), strict=True):

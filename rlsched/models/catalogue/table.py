@@ -71,7 +71,7 @@ class WorkloadPair(msgspec.Struct, frozen=True):
 
 
 def workload_name(family: str, batch: int) -> str:
-    """Return the name of a family's workload with this batch size; 0: unknown batch size."""
+    """Return the name of a family's workload with the batch size `batch`; 0: the size is unknown."""
     return f"{family}-b{batch}" if batch else family
 
 
