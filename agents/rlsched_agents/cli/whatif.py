@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     "--prediction",
     default="running-mean",
     metavar="KIND",
-    help="Predictor of run times: running-mean, or hedge as in a broker (the first run takes minutes).",
+    help="Predictor of run times: `running-mean`, or `hedge`, which a broker uses. The first command with "
+    "`hedge` takes minutes.",
 )
 @JSON
 @HTML

@@ -32,7 +32,10 @@ def node_size(sources: Sequence[EpisodeSource]) -> int:
     """
     sizes = {source.gpus_per_node for source in sources}
     if len(sizes) != 1:
-        raise InputError(f"expected sources with equal GPUs per node, got {sorted(sizes)}; leave out some")
+        raise InputError(
+            f"expected traces with the same number of GPUs per node, got {sorted(sizes)} GPUs per node; "
+            "leave out some of the traces"
+        )
     return sizes.pop()
 
 
