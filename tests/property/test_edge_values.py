@@ -31,7 +31,7 @@ LIKELY = {
     "cluster": ("", "c1"),
     "epoch": (0, 1),
     "exit_code": (0, 1, 143),
-    "reason": ("", "killed", "time_limit", "node_stopped", "fenced"),
+    "reason": ("", "killed", "time_limit", "node_stopped", "fenced", "not_started"),
     "vc": ("", "team"),
 }
 KINDS = (*NodeMessage.__args__, *ClientRequest.__args__)

@@ -40,12 +40,17 @@ class SystemAccounts:
 
         Raises:
             KeyError: there is no such account.
-            AccountsAwayError: no answer came in time, and no earlier lookup found the account.
+            AccountsAwayError: no answer came in time, or the node has no thread for the lookup, and no
+                earlier lookup found the account.
         """
         hanging = sum(not lookup.done.is_set() for lookup in self._asked.values())
         lookup = self._asked.get(name)
         if lookup is None and hanging < MOST_HANGING:
-            lookup = self._asked[name] = _Lookup(name)
+            try:
+                lookup = self._asked[name] = _Lookup(name)
+            except RuntimeError as error:  # the node has no process left for the thread
+                if name not in self._known:
+                    raise AccountsAwayError(f"this node cannot look up the user {name!r}: {error}") from error
         if lookup is not None and lookup.done.wait(0.0 if hanging else self._wait_s):
             del self._asked[name]
             if lookup.found is not None:

@@ -20,6 +20,7 @@ from rlsched_node.isolation.limits import RankLimits, hold
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes.attempt import grace_s_of, simulated_workload
 from rlsched_node.processes.shims import Shims, Spawned
+from rlsched_node.processes.shortage import is_shortage
 from rlsched_node.processes.store import AttemptDir, LaunchRecord, MpsTerms
 
 MASTER_PORT_FIRST = 20_000
@@ -259,6 +260,11 @@ def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
     return batch_command(launch, env) if STEPS_VARIABLE in env else launch.command
 
 
+def has_launcher(launch: Launch, env: Mapping[str, str]) -> bool:
+    """Return whether `launch_command` returns a launcher of rlsched."""
+    return launch.launcher == "per-gpu" or (launch.launcher != "torchrun" and STEPS_VARIABLE in env)
+
+
 def batch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
     """Return the command for a rank of a job with steps: its script on the first node, an agent elsewhere."""
     terms = {
@@ -384,6 +390,7 @@ def start_rank(
         error=launch.error,
         appends=launch.appends,
         whole_lines=launch.whole_lines,
+        has_launcher=has_launcher(launch, env),
     )
     try:
         directory.create(record)
@@ -397,7 +404,10 @@ def start_rank(
         return shims.start(directory.path)
     except OSError as error:
         directory.remove()
-        raise LaunchError(f"cannot start a process: {error.strerror}") from error
+        group.remove()
+        raise LaunchError(
+            f"cannot start a process: {error.strerror}", is_for_now=is_shortage(error)
+        ) from error
 
 
 def _is_text(value: str) -> bool:

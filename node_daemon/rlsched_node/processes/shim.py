@@ -21,7 +21,8 @@ attempt ends. It prefers the pipe, because a job of the same user could write th
 Exit codes: the command's exit code; 128 + n if signal n ended the command; 124 at the time limit; 127 if the
 command does not exist; 126 if the command or its working directory cannot be used. A failed command gets
 the reason `out_of_memory` if the kernel has killed processes of its group because memory was short, and
-`gpu_out_of_memory` if its last output reports that a GPU was out of memory.
+`gpu_out_of_memory` if its last output reports that a GPU was out of memory. A command that never began,
+because the node had no free process or no memory for it, gets the reason `not_started` and exit code 126.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ if __name__ == "__main__":  # the isolated interpreter's path lacks this directo
 from rlsched_node import records
 from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.lease_file import Fence, since_boot_s
+from rlsched_node.processes import shortage
 from rlsched_node.processes.mps_commands import TERMINATE_S, CommandError, terminate_clients
 from rlsched_node.processes.output import OutputBound, tells_of_gpu_memory
 from rlsched_node.processes.streams import LOG, Streams, copied_bytes, copies_of
@@ -218,8 +220,14 @@ def become_user(launch: dict[str, Any]) -> None:
     set_umask(launch["env"])
 
 
-def run_command(launch: dict[str, Any], streams: Streams) -> None:
-    """Execute the command; called in the child process. Never returns."""
+def run_command(launch: dict[str, Any], streams: Streams, shortage_fd: int) -> None:
+    """Execute the command; called in the child process. Never returns.
+
+    Args:
+        launch: The launch record.
+        streams: Output streams of the rank.
+        shortage_fd: Pipe for reports of a shortage (`shortage.py`). A launcher of rlsched inherits it.
+    """
     code = EXIT_NOT_EXECUTABLE
     try:
         os.setpgid(0, 0)
@@ -236,7 +244,10 @@ def run_command(launch: dict[str, Any], streams: Streams) -> None:
             os.chdir(launch["cwd"])
         except OSError as error:
             write_line(f"cannot enter the working directory {launch['cwd']}: {error.strerror}")
+            shortage.report(shortage_fd, error)
             os._exit(code)
+        if launch.get("has_launcher"):
+            os.dup2(shortage_fd, shortage.LAUNCHER_FD)
         try:
             _execute(command, env)
         except (FileNotFoundError, NotADirectoryError):
@@ -244,8 +255,11 @@ def run_command(launch: dict[str, Any], streams: Streams) -> None:
             write_line(f"{command[0]}: command not found")
         except OSError as error:
             write_line(f"{command[0]}: cannot be executed: {error.strerror}")
+            shortage.report(shortage_fd, error)
     except BaseException as error:
         write_line(f"cannot start the command: {error!r}")
+        if isinstance(error, OSError):
+            shortage.report(shortage_fd, error)
     finally:
         os._exit(code)
 
@@ -291,11 +305,33 @@ class ProcessGroup:
         self.exit_code: int | None = None
         self.mps = launch.get("mps")
         self.told: set[int] = set()  # processes that got SIGTERM; the command's ID represents its group
-        self.pid = self.cgroup.fork()
+        self.pid = 0
+        self._shortage_fd = -1
+
+    def start(self, launch: dict[str, Any]) -> bool:
+        """Execute the command in a new process. Return False if the node has no process or memory for it.
+
+        Raises:
+            OSError: the process cannot be created for another reason.
+        """
+        self._shortage_fd, reports_fd = os.pipe()
+        try:
+            self.pid = self.cgroup.fork()
+        except OSError as error:
+            if not shortage.is_shortage(error):
+                raise
+            write_line(f"cannot create a process for the command: {error.strerror}")
+            return False
         if self.pid == 0:
-            run_command(launch, self.streams)
+            run_command(launch, self.streams, reports_fd)
+        os.close(reports_fd)
         with contextlib.suppress(OSError):  # the child has set its group itself, and may run the command now
             os.setpgid(self.pid, self.pid)
+        return True
+
+    def never_began(self) -> bool:
+        """Return whether a shortage on the node prevented the command. Called once, after its process."""
+        return shortage.was_reported(self._shortage_fd)
 
     def reap(self) -> bool:
         """Reap the processes that have ended. Return whether child processes are left."""
@@ -438,6 +474,9 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str, bool]:
     if fence.closed_grace_s() is not None:
         return EXIT_KILLED, "fenced", False
     rank = ProcessGroup(launch, fence)
+    if not rank.start(launch):
+        rank.streams.close()
+        return EXIT_NOT_EXECUTABLE, shortage.NOT_STARTED, False
     while True:
         left = rank.reap()
         if rank.exit_code is not None:
@@ -446,7 +485,9 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str, bool]:
     rank.streams.merge(is_last=True)
     exit_code = EXIT_TIME_LIMIT if rank.reason == "time_limit" else rank.exit_code
     reason = rank.reason
-    if exit_code and not reason and rank.cgroup.oom_kills():
+    if rank.never_began() and not reason:
+        reason = shortage.NOT_STARTED
+    elif exit_code and not reason and rank.cgroup.oom_kills():
         reason = OUT_OF_MEMORY
         write_line("the kernel ended a process of this job because memory was short (`rlsched submit --mem`)")
     elif exit_code and not reason and launch["gpus"] and tells_of_gpu_memory(LOG):

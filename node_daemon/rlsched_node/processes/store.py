@@ -31,6 +31,7 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import VANISHED
 from rlsched_node.processes.output import read_piece
 from rlsched_node.processes.removal import remove_tree
+from rlsched_node.processes.shortage import NOT_STARTED
 from rlsched_node.processes.streams import LOG, STDERR, STDOUT, Copy, copies_of, progress_name
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -46,6 +47,7 @@ REASONS = frozenset(
         VANISHED,
         MPS_FAULT,
         MPS_NEIGHBOUR_FAULT,
+        NOT_STARTED,
     }
 )
 """Reasons that an exit record can contain; see `rlsched.wire.messages.Ended`."""
@@ -166,6 +168,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         error: The user's file for the rank's standard error; "": the same file as `output`.
         appends: Append to these files. If False, the files are emptied first.
         whole_lines: Write only whole lines to these files.
+        has_launcher: The command is a launcher of rlsched, which can report a shortage (`shortage.py`).
     """
 
     gpus: list[int]
@@ -188,6 +191,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     appends: bool = False
     whole_lines: bool = False
+    has_launcher: bool = False
 
     def copies(self) -> list[Copy]:
         """Return which output streams of the rank are copied, and to which files of the user."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 if __name__ == "__main__":  # the isolated interpreter's path lacks this directory and the package
     sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
+from rlsched_node.processes import shortage
 from rlsched_node.processes.shim import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from rlsched_node.slurm.agent import Agent
 from rlsched_node.slurm.hostlist import counted
@@ -36,8 +37,14 @@ SIGNALS: Final = (
 )
 
 
-def main(terms: dict[str, Any], command: list[str]) -> int:
-    """Run the script if this is the first node, else an agent. Return the exit code."""
+def main(terms: dict[str, Any], command: list[str], reports_fd: int = -1) -> int:
+    """Run the script if this is the first node, else an agent. Return the exit code.
+
+    Args:
+        terms: The terms of the rank.
+        command: The script.
+        reports_fd: Pipe on which a shortage is reported (`shortage.launcher_pipe`).
+    """
     loop, key = Loop(), os.environ.pop(KEY_VARIABLE).encode()
     try:
         keep_key(os.environ, key)
@@ -49,7 +56,12 @@ def main(terms: dict[str, Any], command: list[str]) -> int:
         return agent.run(SIGNALS)
     loop.listen(*SIGNALS)
     nodes: list[str] = terms["nodes"]
-    names = reachable_names(nodes, terms["hosts"])
+    try:
+        names = reachable_names(nodes, terms["hosts"])
+    except OSError as error:
+        _say(f"cannot look up the names of the job's nodes: {error.strerror}")
+        shortage.report(reports_fd, error)
+        return EXIT_NOT_EXECUTABLE
     try:
         listener = listening(terms["ports"] if len(nodes) > 1 else [])
     except OSError as error:
@@ -73,11 +85,15 @@ def main(terms: dict[str, Any], command: list[str]) -> int:
         grace_s=float(env.get("RLSCHED_GRACE_S", "30")),
     )
     try:
-        return server.run(with_programs(command))
+        script = server.start(with_programs(command))
     except OSError as error:
+        shortage.report(reports_fd, error)
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         _say(f"{error.filename}: {'command not found' if is_missing else error.strerror}")
         return EXIT_NOT_FOUND if is_missing else EXIT_NOT_EXECUTABLE
+    if reports_fd >= 0:  # the script has begun
+        os.close(reports_fd)
+    return server.run(script)
 
 
 def listening(ports: Sequence[int]) -> socket.socket:
@@ -168,4 +184,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(json.loads(sys.argv[1]), sys.argv[2:], shortage.launcher_pipe()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -37,6 +39,9 @@ def reachable_names(
         hosts: Names or addresses at which other nodes reach each node; "": unknown.
         look_up: Function that returns the addresses of a host.
         within_s: Maximum time for all look-ups, seconds; a name that is not found by then has no addresses.
+
+    Raises:
+        OSError: no thread can be created for the look-ups.
     """
     found: dict[str, frozenset[str]] = {}
     waiting = [name for name in {*nodes, *hosts} if name]
@@ -55,7 +60,11 @@ def _look_up_all(
     look_up: Callable[[str], frozenset[str]],
     within_s: float,
 ) -> None:
-    """Look up all names in `waiting`, at most `within_s` seconds. Store their addresses in `found`."""
+    """Look up all names in `waiting`, at most `within_s` seconds. Store their addresses in `found`.
+
+    Raises:
+        OSError: no thread can be created.
+    """
     left = threading.Semaphore(0)
     number = len(waiting)
 
@@ -68,11 +77,14 @@ def _look_up_all(
             found[name] = look_up(name)
             left.release()
 
-    for _ in range(min(number, MAX_LOOK_UPS)):
-        threading.Thread(target=work, daemon=True).start()
     timer = threading.Timer(within_s, left.release, (number,))
     timer.daemon = True
-    timer.start()
+    try:
+        for _ in range(min(number, MAX_LOOK_UPS)):
+            threading.Thread(target=work, daemon=True).start()
+        timer.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
     for _ in range(number):
         left.acquire()
     timer.cancel()

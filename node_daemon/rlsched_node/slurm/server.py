@@ -72,13 +72,16 @@ class Server:
 
     # ---- the script -------------------------------------------------------------------------------
 
-    def run(self, command: list[str]) -> int:
-        """Run the script to its end, and end its steps. Return the script's exit code.
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        """Start the script.
 
         Raises:
             OSError: the script cannot be executed.
         """
-        script = subprocess.Popen(command, env=self._env)
+        return subprocess.Popen(command, env=self._env)
+
+    def run(self, script: subprocess.Popen[bytes]) -> int:
+        """Run the script to its end, and end its steps. Return the script's exit code."""
         self._loop.on_signal = partial(self._signal, script)
         while not self._is_done():
             self._loop.turn()

@@ -418,8 +418,8 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
         outcome: State of the job after the last rank has ended: `queued` (another attempt), `failed` or
             `cancelled`.
         charged: Whether the attempt counts as a retry.
-        lost: Whether the attempt ends because a node was lost. The job fails after too many lost attempts in
-            a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
+        lost: Whether the attempt ends because a node was lost, or could not start a rank. The job fails after
+            too many lost attempts in a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
     """
 
     job: int

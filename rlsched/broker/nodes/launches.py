@@ -46,6 +46,7 @@ from rlsched.wire.messages import (
     GPU_OUT_OF_MEMORY,
     MPS_FAULT,
     MPS_NEIGHBOUR_FAULT,
+    NOT_STARTED,
     OUT_OF_MEMORY,
     AttemptKey,
     Begin,
@@ -64,7 +65,9 @@ from rlsched.wire.states import CANCELLED, COMPLETED, ENDED, FAILED, LAUNCHING, 
 
 MAX_RETRIES = 3
 MAX_LOSSES = 3
-"""Maximum number of consecutive attempts that end because of a lost node. After one more, the job fails."""
+"""Maximum number of consecutive attempts that end because a node was lost, or had no free process or memory
+to start a rank (`NOT_STARTED`). After one more, the job fails.
+"""
 LOCALHOST = "127.0.0.1"
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
@@ -93,6 +96,7 @@ _BY_MPS_FAULT = {
 """`RankEnded.reason` -> text for users, if a GPU fault under MPS ended the rank. Such a fault ends all jobs
 on the GPU. They are queued again without counting a retry (`_forgive`).
 """
+_SHORTAGE = "it had no free process or no memory for the command"
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
 
@@ -274,14 +278,18 @@ class Launches:
                 self.end(job, FAILED, f"{node} refused to start it: {why}")
                 return
             charged = not ran_on >> self._state.nodes[node].number & 1
-        refusing = self._state.nodes[node]
         is_known = has_held or (message.is_about_memory and self._is_short(node, job, rank))
-        if refusing.up and not refusing.drained and not is_known:
-            until_s = self._state.now_s + self._limits.drain_s
-            reason = f"it refused to start a rank: {why}"
-            self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
+        if not is_known:
+            self._drain(node, f"it refused to start a rank: {why}")
         why = f"{node} refused to start rank {message.rank}: {why}"
         self.end(job, QUEUED, why, charged=charged and not is_known)
+
+    def _drain(self, node: str, reason: str) -> None:
+        """Drain a node for `Limits.drain_s`, unless it is down or drained."""
+        found = self._state.nodes[node]
+        if found.up and not found.drained:
+            until_s = self._state.now_s + self._limits.drain_s
+            self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
 
     def _is_short(self, node: str, job: Job, rank: Rank) -> bool:
         """Return whether, as the node reported, a GPU of the rank has less memory than the job requests."""
@@ -341,12 +349,17 @@ class Launches:
 
     def _after_rank(self, job: Job, attempt: Attempt, rank: int, *, rebooted: bool) -> None:
         ended = attempt.ranks[rank]
+        if ended.reason == NOT_STARTED:
+            self._drain(ended.node, f"it could not start rank {rank} of job {job.called}: {_SHORTAGE}")
         if ended.reason in _BY_MPS_FAULT and _is_forgivable(attempt):
             self._forgive(job, attempt)
         elif rebooted and ended.reason == NODE_STOPPED and ended.exit_code == VANISHED_EXIT_CODE:
             self.end(job, QUEUED, f"node {ended.node} was rebooted", charged=False, lost=True)
         elif ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
             self.end(job, QUEUED, _stopped_by(attempt), charged=False)
+        elif ended.reason == NOT_STARTED and not attempt.ending:
+            why = f"node {ended.node} could not start rank {rank}: {_SHORTAGE}"
+            self.end(job, QUEUED, why, charged=False, lost=True)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._was_bounded(job, attempt):
             self.end(
                 job, QUEUED, "was out of GPU memory on shared GPUs: it will not share again", charged=False
@@ -705,6 +718,8 @@ def _queued_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, st
         return _own_end(job, attempt)
     if attempt.lost and job.losses >= MAX_LOSSES:
         lost = f"{job.losses + 1} attempts in a row that ended with a lost node"
+        if any(rank.reason == NOT_STARTED for rank in attempt.ranks):
+            lost += " or did not start"
         reason = f"given up after {lost}, the last one: {attempt.ending_reason}"
         return FAILED, LOST_EXIT_CODE, reason
     if attempt.charged and job.retries >= MAX_RETRIES:

@@ -93,7 +93,7 @@ class Attempt:
         moved: Whether the attempt is ended to move the job to other GPUs, so that another job gets a block of
             GPUs.
         charged: Whether the end of this attempt counts against the job's retries.
-        lost: Whether the attempt ends because one of its nodes was lost.
+        lost: Whether the attempt ends because one of its nodes was lost, or could not start a rank.
         first_failure: (exit code, reason) of the first rank that failed; None if no rank failed.
     """
 
@@ -206,7 +206,8 @@ class Job:
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last attempt; None before the first.
         retries: Number of attempts charged as retries: they ended early for reasons outside the job.
-        losses: Number of ended attempts in a row, up to the latest, whose node was lost.
+        losses: Number of ended attempts in a row, up to the latest, whose node was lost or could not start a
+            rank.
         preemptions: Number of attempts that were ended to start another job.
         moves: Number of attempts that were ended to move the job to other GPUs.
         last_move: Text that names the decision of the last move, and the job that got the GPUs; "" if this

@@ -12,6 +12,7 @@ OUT_OF_MEMORY: Final = "out_of_memory"
 GPU_OUT_OF_MEMORY: Final = "gpu_out_of_memory"
 MPS_FAULT: Final = "mps_fault"
 MPS_NEIGHBOUR_FAULT: Final = "mps_neighbour_fault"
+NOT_STARTED: Final = "not_started"
 END_REASONS: Final = (
     "",
     "killed",
@@ -24,6 +25,7 @@ END_REASONS: Final = (
     GPU_OUT_OF_MEMORY,
     MPS_FAULT,
     MPS_NEIGHBOUR_FAULT,
+    NOT_STARTED,
 )
 """Why a rank ended. Any other value is read as "".
 
@@ -38,6 +40,7 @@ END_REASONS: Final = (
     gpu_out_of_memory    a GPU was out of memory, according to the rank's output
     mps_fault            an MPS server had a fault, with an unknown cause
     mps_neighbour_fault  an MPS server had a fault, caused by another rank on the same GPUs
+    not_started          the command never began: the node had no free process or no memory to start it
 """
 
 

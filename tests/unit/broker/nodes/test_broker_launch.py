@@ -7,9 +7,10 @@ import pytest
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.nodes.launches import MAX_RETRIES
+from rlsched.broker.nodes.launches import MAX_LOSSES, MAX_RETRIES
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
+    NOT_STARTED,
     AttemptReport,
     Cancel,
     EndedAck,
@@ -133,6 +134,72 @@ def test_temporary_refusal_uses_no_retry(journal: Journal) -> None:
         assert state(broker, 1) == "queued"
         while state(broker, 1) == "queued":
             broker.wait(1.0, "n0")
+
+
+NEVER_BEGAN = ended(1, exit_code=126, reason=NOT_STARTED)
+
+
+def test_job_whose_command_never_began_goes_elsewhere_and_uses_no_retry(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1), NEVER_BEGAN)
+    job = broker.state.jobs[1]
+    assert (job.state, job.retries, job.losses) == ("launching", 0, 1)
+    assert job.active is not None
+    assert (job.active.ranks[0].node, states(broker)) == ("n1", {"n0": "drained", "n1": "up"})
+    reason = broker.state.nodes["n0"].reason
+    assert reason.endswith("it had no free process or no memory for the command")
+    broker.says("n1", launched(1, 2), ended(1, 2))
+    assert make(journal).state.jobs[1].state == "completed"
+
+
+def test_exit_code_126_of_a_command_is_its_own(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1), ended(1, exit_code=126))
+    assert (state(broker, 1), broker.state.jobs[1].exit_code) == ("failed", 126)
+    assert states(broker) == {"n0": "up", "n1": "up"}
+
+
+def test_job_whose_command_never_begins_fails_after_as_many_attempts_as_with_lost_nodes(
+    journal: Journal,
+) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    for attempt in range(1, MAX_LOSSES + 2):
+        assert state(broker, 1) == "launching"
+        broker.says("n0", launched(1, attempt), msgspec.structs.replace(NEVER_BEGAN, attempt=attempt))
+        began_s = broker.now_s
+        while state(broker, 1) == "queued":
+            broker.wait(1.0, "n0")
+        assert broker.now_s - began_s == pytest.approx(LIMITS.drain_s if attempt <= MAX_LOSSES else 0.0)
+    job = broker.state.jobs[1]
+    assert (job.state, job.exit_code, job.retries) == ("failed", 255, 0)
+    assert job.reason == (
+        f"given up after {MAX_LOSSES + 1} attempts in a row that ended with a lost node or did not start, "
+        "the last one: node n0 could not start rank 0: it had no free process or no memory for the command"
+    )
+
+
+def test_gang_is_queued_again_if_one_rank_never_began(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(8))
+    for rank in (0, 1):
+        broker.says(f"n{rank}", launched(1, rank=rank))
+    out = broker.says("n1", msgspec.structs.replace(NEVER_BEGAN, rank=1))
+    assert [order.rank for order in of_kind(out, Kill)] == [0]  # type: ignore[attr-defined]
+    assert (state(broker, 1), states(broker)) == ("running", {"n0": "up", "n1": "drained"})
+    broker.says("n0", ended(1, exit_code=143, reason="killed"))
+    assert (state(broker, 1), broker.state.jobs[1].retries) == ("queued", 0)
+
+
+def test_cancelled_job_whose_command_never_began_stays_cancelled(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    broker.says("n0", launched(1))
+    broker.ask(Cancel(job=1))
+    broker.says("n0", NEVER_BEGAN)
+    assert (state(broker, 1), states(broker)) == ("cancelled", {"n0": "drained"})
 
 
 def test_launch_without_acknowledgement_times_out_on_every_node(journal: Journal) -> None:
