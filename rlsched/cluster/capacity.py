@@ -79,23 +79,70 @@ def has_tenant_place(s: StateArrays, g: int) -> bool:
 
 
 @kernel
-def tightest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
-    """Return the GPU of node `n` with the smallest sufficient free share, -1 if there is none."""
-    best = -1
+def memory_left_mib(s: StateArrays, g: int) -> int:
+    """Return the memory of GPU `g` that its jobs leave to one more job, MiB.
+
+    A job counts with the larger of its request and the memory that it is known to use. Without a limit, the
+    result is more than any request.
+    """
+    left_mib = s.gpu.usable_mib[g]
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            left_mib -= max(s.demand.gpu_free_mib[s.job.demand[slot]], s.job.gpu_need_mib[slot], 0)
+    return left_mib
+
+
+@kernel
+def has_memory_for(s: StateArrays, g: int, c: int) -> bool:
+    """Return whether the limits of GPU memory allow one more job of class `c` on GPU `g`.
+
+    The limits are `gpu.usable_mib`, for all jobs of the GPU together, and `gpu.joinable_mib`. A job that
+    requests no free memory is within the first limit.
+    """
+    if s.config[0].limits_memory == 0:
+        return True
+    needed_mib = s.demand.gpu_free_mib[c]
+    if needed_mib > s.gpu.joinable_mib[g]:
+        return False
+    return needed_mib == 0 or needed_mib <= memory_left_mib(s, g)
+
+
+@kernel
+def has_memory_when_idle(s: StateArrays, n: int, c: int, needed: int) -> bool:
+    """Return whether `needed` GPUs of node `n` have the free memory for class `c` if no job runs there."""
+    if s.demand.gpu_free_mib[c] == 0 or s.config[0].limits_memory == 0:
+        return True
+    count = 0
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        count += s.gpu.usable_mib[g] >= s.demand.gpu_free_mib[c]
+    return count >= needed
+
+
+@kernel
+def has_room(s: StateArrays, g: int, c: int) -> bool:
+    """Return whether GPU `g` has a place and memory for a job of class `c`. The share is not checked."""
+    return has_tenant_place(s, g) and has_memory_for(s, g, c)
+
+
+@kernel
+def tightest_gpu(s: StateArrays, n: int, c: int) -> int:
+    """Return the GPU of node `n` with the smallest free share that has room for class `c`; -1: none has."""
+    best, share = -1, s.demand.share_milli[c]
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         free = s.gpu.free_milli[g]
-        if free >= share_milli and (best < 0 or free < s.gpu.free_milli[best]) and has_tenant_place(s, g):
+        if free >= share and (best < 0 or free < s.gpu.free_milli[best]) and has_room(s, g, c):
             best = g
     return best
 
 
 @kernel
-def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
-    """Return the GPU of node `n` with the largest free share, -1 if that share is below `share_milli`."""
-    best = -1
+def loosest_gpu(s: StateArrays, n: int, c: int) -> int:
+    """Return the GPU of node `n` with the largest free share that has room for class `c`; -1: none has."""
+    best, share = -1, s.demand.share_milli[c]
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         free = s.gpu.free_milli[g]
-        if free >= share_milli and (best < 0 or free > s.gpu.free_milli[best]) and has_tenant_place(s, g):
+        if free >= share and (best < 0 or free > s.gpu.free_milli[best]) and has_room(s, g, c):
             best = g
     return best
 
@@ -103,12 +150,11 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 @kernel
 def free_gpus_for(s: StateArrays, c: int, n: int) -> int:
     """Return how many wholly free GPUs of node `n` have the free memory that class `c` requests."""
-    needed_mib = s.demand.gpu_free_mib[c]
-    if needed_mib == 0 or s.config[0].limits_memory == 0:
+    if s.demand.gpu_free_mib[c] == 0 or s.config[0].limits_memory == 0:
         return s.node.free[n]
     count = 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
-        count += s.gpu.free_milli[g] == WHOLE_GPU_MILLI and s.gpu.usable_mib[g] >= needed_mib
+        count += s.gpu.free_milli[g] == WHOLE_GPU_MILLI and has_memory_for(s, g, c)
     return count
 
 
@@ -162,7 +208,7 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
     elif d.share_milli[c] == WHOLE_GPU_MILLI:
         places = free_gpus_for(s, c, n)
     else:
-        places = 1 if tightest_gpu(s, n, d.share_milli[c]) >= 0 else 0
+        places = 1 if tightest_gpu(s, n, c) >= 0 else 0
     if places == 0 or d.plain[c]:
         return places
     if d.exclusive[c] and not has_no_job(s, n):

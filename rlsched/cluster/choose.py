@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CONSOLIDATE, FGD, SPREAD, WORST_FIT, StateArrays
-from rlsched.cluster.capacity import has_tenant_place, loosest_gpu, open_places, tightest_gpu
+from rlsched.cluster.capacity import has_room, loosest_gpu, open_places, tightest_gpu
 from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
 from rlsched.cluster.placement import class_fits, class_to_place, consolidate, take_from, take_untouched
@@ -36,12 +36,12 @@ def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -
     """Return the GPU of node `n` of which a job of class `c` gets a share; -1: no GPU has room."""
     rule, share = s.config[0].placement, s.demand.share_milli[c]
     if rule in (WORST_FIT, SPREAD):
-        return loosest_gpu(s, n, share)
+        return loosest_gpu(s, n, c)
     if rule != FGD:
-        return tightest_gpu(s, n, share)
+        return tightest_gpu(s, n, c)
     best, least = -1, np.inf
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
-        if s.gpu.free_milli[g] >= share and has_tenant_place(s, g):
+        if s.gpu.free_milli[g] >= share and has_room(s, g, c):
             added = added_by_share(s, n, c, g, classes)
             if added < least:
                 best, least = g, added
@@ -84,7 +84,7 @@ def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArra
     if s.demand.share_milli[c] < WHOLE_GPU_MILLI:
         out[0] = _gpu_for_share(s, n, c, classes)
     else:
-        take_from(s, n, s.demand.gpus[c], out, 0, s.demand.gpu_free_mib[c])
+        take_from(s, n, s.demand.gpus[c], out, 0, c)
 
 
 @array_kernel
@@ -108,9 +108,9 @@ def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     at = 0
     for n in range(nodes):
         if taken[n]:
-            at = take_from(s, n, open_places(s, c, p, n), out, at, s.demand.gpu_free_mib[c])
+            at = take_from(s, n, open_places(s, c, p, n), out, at, c)
     if rest > 0:
-        take_from(s, last, rest, out, at, s.demand.gpu_free_mib[c])
+        take_from(s, last, rest, out, at, c)
     return s.gpu.node[out[0]]
 
 
@@ -134,7 +134,7 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     at = 0
     for n in range(nodes):
         if given[n] > 0:
-            at = take_from(s, n, given[n], out, at, s.demand.gpu_free_mib[c])
+            at = take_from(s, n, given[n], out, at, c)
     return s.gpu.node[out[0]]
 
 

@@ -35,8 +35,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
         memory_mib: Host memory of the whole job, MiB; 0: unknown, not counted.
         gpu_memory_mib: Least memory of each GPU, MiB; 0: any.
-        gpu_free_mib: Memory that must be free on each GPU when the job starts, MiB; 0: none. Checked for jobs
-            with whole GPUs, on GPUs whose free memory is known (`ClusterShape.limit_gpu_memory`).
+        gpu_free_mib: Memory that must be free on each GPU when the job starts, MiB; 0: none. Checked on GPUs
+            whose free memory is known (`ClusterShape.limit_gpu_memory`).
         exclusive: Whether the job gets whole nodes: it starts only on nodes without other jobs, and no other
             job starts there while it runs.
         only_preferred: Whether only preferred models are accepted. A job with a preference has two demand

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_DRAINED, NODE_UP, UNCOUNTED, columns
-from rlsched.cluster.capacity import gpu_need_mib, places_on, takes_gpus_of
+from rlsched.cluster.capacity import (
+    gpu_need_mib,
+    has_memory_for,
+    memory_left_mib,
+    places_on,
+    takes_gpus_of,
+)
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
 from rlsched.cluster.shape import ClusterShape
@@ -53,8 +59,8 @@ def check_gang(
             f"got {share_milli}"
         )
     check_clock(state, seq, sm_clock_frac)
-    _check_free_memory(state, slot, gpus)
     nodes, partitions = _places_by_node(state, seq, gpus, share_milli, node), set()
+    _check_free_memory(state, slot, gpus)
     check_clocks(state, seq, nodes, sm_clock_frac)
     node_columns = columns(state.arrays.node)
     for n, places in nodes.items():
@@ -78,13 +84,14 @@ def check_gang(
 def _check_free_memory(state: ClusterShape, slot: int, gpus: Sequence[int]) -> None:
     """Raise an AllocationError if one of these GPUs has less free memory than a job requests."""
     arrays, seq = state.arrays, int(state.arrays.job.seq[slot])
-    needed_mib = int(arrays.demand.gpu_free_mib[arrays.job.demand[slot]])
-    for g in gpus if needed_mib else ():
-        if 0 <= g < len(arrays.gpu) and arrays.gpu.usable_mib[g] < needed_mib:
+    demand = int(arrays.job.demand[slot])
+    for g in gpus if arrays.config[0].limits_memory else ():
+        if not has_memory_for(arrays, g, demand):
             n, local = state.gpu_location(g)
+            free_mib = max(min(memory_left_mib(arrays, g), int(arrays.gpu.joinable_mib[g])), 0)
             raise AllocationError(
-                f"job {seq}: GPU {local} on node {state.node_names[n]} has {arrays.gpu.usable_mib[g]} MiB "
-                f"free, and the job requests {needed_mib}"
+                f"job {seq}: GPU {local} on node {state.node_names[n]} has {free_mib} MiB free for one more "
+                f"job, and the job requests {arrays.demand.gpu_free_mib[demand]}"
             )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import SPREAD, StateArrays
-from rlsched.cluster.capacity import is_untouched, open_places
+from rlsched.cluster.capacity import has_memory_for, is_untouched, open_places
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.index import comes_before, next_member
 from rlsched.cluster.kernels import queue_position
@@ -29,6 +29,8 @@ there.
 """
 NO_PREFERENCE: Final = -2
 """Value of `node` in `choose`: the placement rule chooses the node, and ignores preferred GPU types."""
+ANY_MEMORY: Final = -1
+"""Value of `c` in `take_from`: any GPU has enough free memory."""
 
 
 @kernel
@@ -178,14 +180,14 @@ def node_with(s: StateArrays, p: int, free: int) -> int:
 
 
 @kernel
-def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int, needed_mib: int) -> int:
+def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int, c: int) -> int:
     """Write the first `count` wholly free GPUs of node `n` to `out` from `at` on; return the end position.
 
-    GPUs on which jobs can get less than `needed_mib` of memory are skipped.
+    GPUs with too little free memory for class `c` are skipped. `c`: ANY_MEMORY: the job requests none.
     """
     g = s.node.first_gpu[n]
     while count > 0:
-        if s.gpu.free_milli[g] == WHOLE_GPU_MILLI and s.gpu.usable_mib[g] >= needed_mib:
+        if s.gpu.free_milli[g] == WHOLE_GPU_MILLI and (c == ANY_MEMORY or has_memory_for(s, g, c)):
             out[at] = g
             at += 1
             count -= 1
@@ -202,7 +204,7 @@ def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> in
         if free < 0:
             return -1
         n = node_with(s, p, free)
-        take_from(s, n, gpus, out, 0, 0)
+        take_from(s, n, gpus, out, 0, ANY_MEMORY)
         return n
     if gang_remainder(index.holes[p], index.whole[p], gpus) < 0:
         return -1
@@ -211,9 +213,9 @@ def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> in
         n = -1
         for _ in range(min(index.whole[p, size], (gpus - at) // size)):
             n = next_member(index.by_whole[p, size], nodes, n + 1)
-            at = take_from(s, n, size, out, at, 0)
+            at = take_from(s, n, size, out, at, ANY_MEMORY)
     if at < gpus:
-        take_from(s, _emptiest_besides(s, p, out[:at]), gpus - at, out, at, 0)
+        take_from(s, _emptiest_besides(s, p, out[:at]), gpus - at, out, at, ANY_MEMORY)
     return s.gpu.node[out[0]]
 
 

@@ -345,6 +345,7 @@ class ClusterShape:
             if self.has_jobs(n, local):
                 gpu.joinable_mib[g] = UNCOUNTED if mib is None else mib
                 self.arrays.config[0].limits_memory = 1
+        kernels.forget_answers(self.arrays)
 
     def has_jobs(self, n: int, gpu: int) -> bool:
         """Return whether jobs run on a GPU, given by its index on a node."""

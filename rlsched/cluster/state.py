@@ -178,6 +178,7 @@ class ClusterState(ClusterShape):
         """Raise the memory that a live job needs on each GPU to at least this, MiB; its co-tenants stay."""
         need_mib, slot = self.arrays.job.gpu_need_mib, self.slot_of(seq)
         need_mib[slot] = max(gpu_need_mib, need_mib[slot])
+        kernels.forget_answers(self.arrays)
 
     def unshare_job(self, seq: int) -> None:
         """Exclude a live job from sharing GPUs from now on; its current co-tenants stay."""

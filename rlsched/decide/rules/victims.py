@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
-from rlsched.cluster.capacity import idle_places
+from rlsched.cluster.capacity import has_memory_when_idle, idle_places
 from rlsched.compile.jit import array_kernel, kernel, shared
 
 _MORE_GPUS = 1 << 30
@@ -249,7 +249,8 @@ def find_victims_of_nodes(
         needed, node, least = min(left, size), -1, _MORE_GPUS
         for n in range(s.node.shape[0]):
             in_part = s.node.part_of[n] == p and s.node.status[n] == NODE_UP and not chosen[n]
-            if in_part and needed > 0 and idle_places(s, c, n) >= needed:
+            fits = idle_places(s, c, n) >= needed > 0 and has_memory_when_idle(s, n, c, needed)
+            if in_part and fits:
                 cost = _cost_of_node(s, n, worst, above, free)
                 if 0 <= cost < least:
                     node, least = n, cost

@@ -236,6 +236,23 @@ def test_job_without_gpus_stays_and_keeps_its_node() -> None:
     assert find_victims_of_nodes(state.arrays, 0, c, index, 0.0)[0] == -1
 
 
+def test_no_node_is_emptied_for_a_job_that_requests_more_free_memory_than_its_gpus_have() -> None:
+    state = ClusterState([NodeSpec(name=f"n{n}", gpus=2) for n in range(2)], OrderedQueue(Order()))
+    for demand, gpus in ((Demand(gpus=1), [0]), (Demand(gpus=2), [2, 3])):
+        state.start(state.add_job(demand=demand, submit_s=0.0, predicted_s=9.0, spread=1.0), gpus, 0.0)
+    index = np.full(state.arrays.job.shape[0], 5.0)
+    one, two = (state.demand_number(Demand(gpus=k, exclusive=True, gpu_free_mib=8_000)) for k in (1, 2))
+
+    def victim(c: int) -> int:
+        return int(find_victims_of_nodes(state.arrays, 0, c, index, 0.0)[0])
+
+    assert victim(one) == victim(two) == state.slot_of(0), "it has the fewest GPUs"
+    state.limit_gpu_memory(0, {0: 7_999})
+    assert (victim(one), victim(two)) == (state.slot_of(0), state.slot_of(1))
+    state.limit_gpu_memory(1, {1: 7_999})
+    assert (victim(one), victim(two)) == (state.slot_of(0), -1)
+
+
 def test_share_that_long_jobs_leave_free_counts_whole_nodes() -> None:
     """Half of 8 GPUs stays free: a long job may have one node as a whole, and a second one may not start."""
     policy = Policy("reserve", leave_free={"longer_than": "3s", "share": 0.5})
