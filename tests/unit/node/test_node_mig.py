@@ -184,6 +184,16 @@ def test_processes_are_those_of_the_instance(tmp_path: Path, monkeypatch: pytest
     assert gpus.foreign_processes(1, lambda _: False) == []
 
 
+def test_free_memory_is_that_of_the_instance() -> None:
+    """250 of its 300 MiB are in use."""
+    gpus = NvmlGpus(profile=PROFILE)
+    outages = Meter(gpus, "H200").outages
+    with pytest.raises(LaunchError, match="GPU 1 has 50 of 300 MiB free, and the job asks for 51"):
+        outages.refuse_short(gpus, [1], 51, are_shared=False, is_told=True)
+    assert outages.usable_mib == {1: 50}
+    outages.refuse_short(gpus, [0, 1], 50, are_shared=False, is_told=True)
+
+
 def test_gpu_in_mig_mode_without_instances_is_out_of_service(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = NvmlGpus()
     meter = Meter(gpus, "H200")
