@@ -6,14 +6,17 @@ The kernel refuses the processes: RLIMIT_NPROC of a user without other processes
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import pwd
+import select
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -170,16 +173,16 @@ IMPORTED = "import json\n"
 """Modules that the launcher needs anyway."""
 
 
-def launcher_of(kind: str, *command: str, host: str = "127.0.0.1") -> list[str]:
+def launcher_of(kind: str, *command: str, host: str = "127.0.0.1", rank: int = 0) -> list[str]:
     """The command of a rank that starts `command` by `per_gpu.py`, or as the script of a job with steps."""
     is_batch = kind == "batch"
     order = Launch(
         epoch=1,
         job=1,
         attempt=1,
-        rank=0,
-        num_ranks=1,
-        nodes=["n0"],
+        rank=rank,
+        num_ranks=rank + 1,
+        nodes=["n0", "n1"][: rank + 1],
         gpus=[0],
         command=list(command),
         env={"SLURM_NNODES": "1"},
@@ -190,25 +193,39 @@ def launcher_of(kind: str, *command: str, host: str = "127.0.0.1") -> list[str]:
     return launch_command(order, env)
 
 
-def run_launcher(folder: Path, kind: str, words: list[str]) -> tuple[int, bytes, bytes]:
-    """Run a launcher with the pipe of its shim. Returns exit code, standard output, and the reports."""
+@contextmanager
+def launched(folder: Path, words: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A launcher with the pipe of its shim: the process, and the end of the pipe that the shim reads."""
     reads, writes = os.pipe()
-    ready = ["bash", "-c", 'exec "$@" 3>&"$0" {n}>&-'.replace("{n}", str(writes)), str(writes), *words]
+    passed = fcntl.fcntl(writes, fcntl.F_DUPFD, 100)
+    os.close(writes)
     env = os.environ | {
         "RLSCHED_ATTEMPT_DIR": str(folder),
+        "RLSCHED_STEPS_KEY": "k",
         "HOME": str(folder),
         "LOCAL_WORLD_SIZE": "1",
         "RLSCHED_FIRST_RANK": "0",
         "SLURM_JOB_ID": "1",
         "CUDA_VISIBLE_DEVICES": "0",
     }
-    env |= {"RLSCHED_STEPS_KEY": "k"} if kind == "batch" else {}
-    run = subprocess.run(ready, capture_output=True, env=env, cwd=folder, pass_fds=(writes,))
-    os.close(writes)
-    with os.fdopen(reads, "rb") as file:
-        said = file.read()
-    print(run.stderr.decode())
-    return run.returncode, run.stdout, said
+    ready = ["bash", "-c", f'exec "$@" 3>&{passed} {passed}>&-', "bash", *words]
+    process = subprocess.Popen(ready, stdout=subprocess.PIPE, env=env, cwd=folder, pass_fds=(passed,))
+    os.close(passed)
+    try:
+        yield process, reads
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        os.close(reads)
+
+
+def run_launcher(folder: Path, words: list[str]) -> tuple[int, bytes, bytes]:
+    """Run a launcher to its end. Returns exit code, standard output, and the reports."""
+    with launched(folder, words) as (process, reads):
+        said, _ = process.communicate()
+        return process.returncode, said, os.read(reads, 99)
 
 
 @needs_root
@@ -221,7 +238,7 @@ def test_launcher_without_a_process_for_the_command_reports_it(
 ) -> None:
     words = launcher_of(kind, "echo", "here", host=host)
     code = without_processes(user.uid, IMPORTED + LAUNCHER)
-    found = run_launcher(tmp_path, kind, [sys.executable, "-c", code, json.dumps(words)])
+    found = run_launcher(tmp_path, [sys.executable, "-c", code, json.dumps(words)])
     assert found == (126, b"", b"!")
 
 
@@ -237,7 +254,15 @@ def test_launcher_without_a_process_for_the_command_reports_it(
 def test_command_of_a_launcher_does_not_get_the_pipe(
     tmp_path: Path, kind: str, command: list[str], end: tuple[int, bytes, bytes]
 ) -> None:
-    assert run_launcher(tmp_path, kind, launcher_of(kind, *command)) == end
+    assert run_launcher(tmp_path, launcher_of(kind, *command)) == end
+
+
+def test_agent_on_another_node_closes_the_pipe(tmp_path: Path) -> None:
+    """The script may have begun on the first node."""
+    with launched(tmp_path, launcher_of("batch", "true", rank=1)) as (process, reads):
+        assert select.select([reads], [], [], 60.0)[0], "every process has closed it"
+        assert os.read(reads, 99) == b""
+        assert process.poll() is None
 
 
 def test_only_errors_of_the_node_are_shortages() -> None:

@@ -52,6 +52,8 @@ def main(terms: dict[str, Any], command: list[str], reports_fd: int = -1) -> int
         _say(f"cannot write {error.filename}, which srun needs: {error.strerror}")
         return EXIT_NOT_EXECUTABLE
     if terms["rank"]:
+        if reports_fd >= 0:  # the job's script may have begun on the first node
+            os.close(reports_fd)
         agent = Agent(loop, key, terms, lambda names: node_environment(os.environ, terms, names))
         return agent.run(SIGNALS)
     loop.listen(*SIGNALS)
