@@ -1,7 +1,7 @@
 """Compiled functions that count how many places for a demand class are free on a node.
 
-A demand class contains the jobs with equal requests. A place is room for one GPU of a job, with that GPU's
-part of the job's cores and memory. A job without GPUs needs one place.
+A demand class contains the jobs with equal requests. A *place* is room on a node for one GPU of a job, with
+that GPU's part of the job's cores and memory. A job needs one place per GPU; a job without GPUs needs one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def _within(places: int, each: int, available: int) -> int:
-    """Return for how many of `places` places the `available` units suffice, if a place needs `each` units."""
+    """Return how many of `places` places can get `each` units (cores or memory) from `available` units."""
     return min(places, available // each) if each > 0 else places
 
 
@@ -58,7 +58,10 @@ def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
-    """Return how many places of class `c` fit on node `n` if the node is idle; at most 1 for a GPU share."""
+    """Return how many places (room for one GPU of a job) class `c` would have on node `n` if it were idle.
+
+    At most 1 if the class requests a share of a GPU.
+    """
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -193,7 +196,7 @@ def has_no_job(s: StateArrays, n: int) -> bool:
 
 @kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Return the free places of class `c` on node `n`, whether or not the node is up.
+    """Return how many places (room for one GPU of a job) class `c` has on node `n`, even if `n` is not up.
 
     If the class gets whole nodes, a node on which a job runs has no free places.
 
@@ -219,7 +222,7 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
 
 @kernel
 def open_places(s: StateArrays, c: int, p: int, n: int) -> int:
-    """Return the free places of class `c` on node `n` if the node is up and in partition `p`, else 0."""
+    """Return the result of `places_on` for node `n` if it is up and in partition `p`, else 0."""
     if s.node.part_of[n] != p or s.node.status[n] != NODE_UP:
         return 0
     return places_on(s, c, n)
@@ -227,7 +230,10 @@ def open_places(s: StateArrays, c: int, p: int, n: int) -> int:
 
 @kernel
 def is_untouched(s: StateArrays, c: int, p: int, n: int) -> bool:
-    """Return whether node `n` is up, in partition `p`, and all its GPUs and places of class `c` are free."""
+    """Return whether node `n` is up, in partition `p`, has no GPU in use, and can run jobs of class `c`.
+
+    Its free cores and memory must suffice for as many GPUs of class `c` as on an idle node.
+    """
     if s.node.free[n] < s.node.gpus[n]:
         return False
     return open_places(s, c, p, n) == idle_places(s, c, n) > 0

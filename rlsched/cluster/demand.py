@@ -124,7 +124,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def modest(self, cpu_milli: float, memory_mib: float) -> bool:
         """Return whether the job requests at most `cpu_milli` and `memory_mib` per whole GPU.
 
-        For a share of a GPU, the limits are this fraction of both. False for a job without GPUs.
+        For a share of a GPU, both limits are multiplied by the share. False for a job without GPUs.
         `cpu_milli`: CPU cores, thousandths.
         """
         if not self.gpus:

@@ -29,7 +29,7 @@ _OF_MODELS: Final = frozenset({"energy_ppm", "unshared", "gpu_need_mib"})
 _BURST: Final = frozenset(
     {"first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s"}
 )
-"""Fields of `JOB` that are in the digest only if predictions are revised."""
+"""Fields of `JOB` in the digest only if run times of ended jobs revise the predictions of waiting jobs."""
 
 
 @kernel
@@ -51,7 +51,7 @@ that digests of earlier versions stay valid.
 def sums(
     s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64], learnt: int
 ) -> tuple[np.uint64, np.uint64]:
-    """Return two sums of hashes: one hash per live job, and one hash per place of a job on a GPU.
+    """Return two sums of hashes: one hash per live job, and one hash per pair of a job and a GPU it runs on.
 
     Args:
         rows: (J, W) job entries as 64-bit words.

@@ -115,5 +115,5 @@ def added_by_gpus(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) ->
 
 @kernel
 def added_by_share(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
-    """Return the fragmentation that a job of class `c` adds to node `n` on GPU `g`, milli-GPU x jobs."""
+    """Return the fragmentation that a job adds to node `n` with a share of GPU `g`, milli-GPU x jobs."""
     return _added(s, n, c, g, classes)

@@ -24,14 +24,17 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def comes_before(s: StateArrays, a: int, b: int) -> bool:
-    """Return whether slot `a` precedes slot `b` in the order of the queue."""
+    """Return whether the job in slot `a` precedes the job in slot `b` in the order of the queue."""
     key = s.derived.slot.key
     return key[a] < key[b] or (key[a] == key[b] and s.job.seq[a] < s.job.seq[b])
 
 
 @kernel
 def _meld(s: StateArrays, side: int, a: int, b: int) -> int:
-    """Merge two heaps; -1 is an empty heap. The caller sets the links of the new root."""
+    """Merge the heaps with the roots `a` and `b` (-1: empty heap), and return the root of the result.
+
+    The caller must set `next` and `back` of this root.
+    """
     if a < 0:
         return b
     if b < 0:

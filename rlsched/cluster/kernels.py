@@ -628,7 +628,7 @@ def set_price(s: StateArrays, ratio: float, outlook: NDArray[np.float64], until_
 
 @kernel
 def size_class(s: StateArrays, c: int) -> None:
-    """Compute `node_size` of class `c`: for each partition, the most places on one idle node.
+    """Compute `node_size` of class `c`: for each partition, the most GPUs a job can get on one idle node.
 
     If `c` prefers GPU types, the class that accepts only these types gets the same values: a preference must
     not split a gang that fits on one node.

@@ -125,7 +125,7 @@ def check_clocks(state: ClusterShape, seq: int, nodes: Iterable[int], sm_clock_f
 
 
 def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
-    """Raise an AllocationError if a node lacks the resources for this many places of a job."""
+    """Raise an AllocationError if a node lacks GPUs, cores or memory for `places` GPUs of a job."""
     job = columns(state.arrays.job)
     if places_on(state.arrays, int(job["demand"][slot]), n) < places:
         raise AllocationError(
@@ -134,10 +134,11 @@ def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
 
 
 def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
-    """Raise an AllocationError if node `n` has fewer free cores than `places` x `cpu_milli_each`.
+    """Raise an AllocationError if a job cannot get the cores `places` x `cpu_milli_each` on node `n`.
 
-    A job that requested cores must get some: without cores it would never end. If the job gets more cores
-    than it requested, cores that are lent to other jobs do not count as free.
+    `places`: number of the job's GPUs on the node; 1 for a job without GPUs. The node must have this many
+    free cores. If the job gets more cores than it requested, cores that are lent to other jobs do not count
+    as free. A job that requested cores must get some: without cores it would never end.
     """
     node, job, lends = (
         columns(state.arrays.node),
@@ -250,7 +251,7 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
 def _places_by_node(
     state: ClusterShape, seq: int, gpus: Sequence[int], share_milli: int, node: int
 ) -> dict[int, int]:
-    """Return a dict: node index -> number of the GPUs in `gpus` on this node; without GPUs, 1 for `node`."""
+    """Return {node index: number of the GPUs in `gpus` on this node}; {`node`: 1} if `gpus` is empty."""
     if not gpus:
         if not 0 <= node < len(state.node_names):
             raise AllocationError(f"job {seq}: there is no node number {node}")

@@ -104,9 +104,10 @@ def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
     Always False on a cluster that does not lend cores. Otherwise, the waiting job needs spare cores for its
     whole request.
 
-    With `config.within_parts`, the waiting job and the jobs on a GPU must also request together at most an
-    equal part of the node's cores per GPU. Otherwise a free GPU could lack cores, and placement by counts of
-    free GPUs (`plain_demands`) would fail.
+    With `config.within_parts`, there is a second condition for each GPU. The waiting job and the jobs that
+    already run there may together request at most the GPU's part of the cores: the node's cores divided by
+    its GPUs. Otherwise a free GPU could lack cores, and placement by counts of free GPUs (`plain_demands`)
+    would fail.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not s.config[0].lends_cores or asked == 0:
@@ -154,7 +155,7 @@ def withdraw_one(s: StateArrays, started: int) -> int:
 
 @kernel
 def _withdraw_on(s: StateArrays, n: int) -> int:
-    """Withdraw the first loan on node `n` if the node has too few free cores.
+    """Withdraw one loan, the first in GPU order, if node `n` has too few free cores for its loans.
 
     Return the slot of the borrower; -1 if no loan is withdrawn.
     """

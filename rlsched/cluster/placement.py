@@ -72,7 +72,14 @@ def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int
 
 @kernel
 def fits_in(holes: NDArray[np.int32], whole: NDArray[np.int32], node_size: int, gpus: int) -> bool:
-    """Return whether a gang fits on free GPUs; `holes` and `whole` as in `gang_remainder`."""
+    """Return whether a gang of `gpus` GPUs fits on the free GPUs of a partition.
+
+    Args:
+        holes: (M + 1,) number of nodes with 0, 1, 2, ... free GPUs.
+        whole: (M + 1,) number of wholly free nodes with 0, 1, 2, ... GPUs.
+        node_size: Largest number of GPUs of a node.
+        gpus: Number of GPUs of the gang.
+    """
     if gpus <= node_size:
         return hole_for(holes, gpus) >= 0
     return gang_remainder(holes, whole, gpus) >= 0
@@ -111,7 +118,7 @@ def _class_fits(s: StateArrays, p: int, c: int) -> bool:
 
 @kernel
 def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> bool:
-    """Return whether a node has `needed` free places of class `c`. Nodes in `taken` (N,) do not count."""
+    """Return whether a node that is not in `taken` (N,) has room for `needed` GPUs of a job of class `c`."""
     n = 0
     while n < s.node.shape[0] and (taken[n] or open_places(s, c, p, n) < needed):
         n += 1
@@ -120,9 +127,11 @@ def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.boo
 
 @kernel
 def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
-    """Mark idle nodes, largest first, in `taken` (N,), but no more places than the gang needs.
+    """Choose idle nodes for a gang of class `c`, largest first, and set their flags in `taken` (N,).
 
-    Returns the number of places on the marked nodes. `needed`: places that the gang needs.
+    A node is chosen only if the gang needs all its places (room for one GPU of a job).
+
+    Returns the number of places on the chosen nodes. `needed`: number of places that the gang needs.
     """
     got = 0
     for size in range(s.derived.class_queue.node_size[p, c], 0, -1):

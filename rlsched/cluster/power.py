@@ -50,7 +50,7 @@ def leads(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
-    """Return the most power that the jobs on GPU `g` can add, with all their GPUs and cores, W.
+    """Return the highest power that the jobs on GPU `g` add, with all their GPUs and cores, to idle nodes, W.
 
     Args:
         g: First GPU of these jobs. The jobs have the same GPUs.

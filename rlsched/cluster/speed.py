@@ -88,7 +88,7 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's full speed on this GPU type, relative to the GPU type of its stated run time."""
+    """Return a job's full speed on this GPU type / full speed on the GPU type of its stated run time."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
@@ -261,7 +261,7 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
 
 @kernel
 def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Convert a job's rate to a fraction of the job's full speed on GPUs of this type with enough cores."""
+    """Convert a job's rate (1: the stated run time) to a fraction of its full speed on GPUs of this type."""
     return rate * reference_feed(s, slot, kind) / type_speed(s, slot, kind)
 
 
@@ -274,7 +274,7 @@ def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -
 
 @kernel
 def dynamic_w(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's dynamic power on a GPU of this type at full clock, W: learnt, else from its workload."""
+    """Return a job's dynamic power on a GPU of this type at full clock, W: learnt, else its workload's."""
     watts, ratio = s.models.trait.dynamic_w[s.job.workload[slot], kind], s.job.dynamic_ratio[slot]
     return watts if ratio == 0.0 else watts * ratio
 
@@ -292,16 +292,17 @@ def at_clock_w(s: StateArrays, slot: int, kind: int, clock: float, busy: float) 
 
 @kernel
 def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Return the power that a job adds to each of its GPUs (type `kind`) if it runs at `rate`, W.
+    """Return the power that a job adds to each of its GPUs (type `kind`), W.
 
-    `clock`: SM clock of the GPUs, fraction of the maximum.
+    `clock`: SM clock of the GPUs, fraction of the maximum. `rate`: speed of the job's progress; 1: the job
+    lasts its stated run time.
     """
     return at_clock_w(s, slot, kind, clock, busy_frac(s, slot, kind, clock, rate))
 
 
 @kernel
 def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Return the fraction of time in which the processes of a job keep a GPU busy, at the rate `rate`.
+    """Return the fraction of time in which a job that progresses at `rate` keeps each of its GPUs busy.
 
     The fraction is the catalogue's solo utilisation, reduced if too few cores, co-tenants or more nodes slow
     the job down. The fraction ignores that the GPU is idle for a smaller part of the time at a lower clock.
@@ -312,7 +313,7 @@ def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float
 
 @kernel
 def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Return the CPU cores per GPU that a job keeps busy at the rate `rate`; 0 if it requested no cores.
+    """Return the CPU cores per GPU that a job keeps busy if it progresses at `rate`; 0: none requested.
 
     A job without GPUs keeps all its cores busy.
     """
