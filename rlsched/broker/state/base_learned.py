@@ -102,9 +102,10 @@ class Noting(Predictions):
         super().discard_job(job)
 
     def learned(self, before: Learned) -> Learned:
-        """Return the observations of ended jobs that a new base stores for predictors.
+        """Return the observations from which predictors learn, as a new base stores them.
 
-        `before`: the observations in the present base, to which the recorded jobs are added.
+        `before`: the observations in the base that begins the journal. The result also contains the jobs that
+        have ended since then.
         """
         predictor = self.predictor
         losses = before.losses
@@ -154,17 +155,17 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
 
 
 _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
-"""Order of events with equal times, as in the broker's loop. `_AFTER_ALL`: end of a job that ends when it
-starts.
+"""Sort keys of events with equal times, in the order of the broker's loop: ends, submissions, starts, and
+`_AFTER_ALL`, the end of a job that ends at the time of its start.
 """
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
     """Return the events of a past job: its submission, its start if known, and its end.
 
-    The events extend the history from which the predictor learns. The hedge (a weighted average of
-    predictors) gets no loss from the past job, because the base stores the hedge's losses. At each event, the
-    hedge only updates the losses of the jobs that are alive at that time.
+    The events add the job to the history from which the predictors learn. The hedge (a weighted average of
+    predictors) does not count the errors of this job's predictions: the base stores sums that contain them.
+    At each event, the hedge only counts the time that running jobs have lasted by then.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

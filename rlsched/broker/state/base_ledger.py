@@ -121,7 +121,7 @@ DEMAND_FIELDS: Final = (
 
 
 def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledger:
-    """Return the ledger that a base stores for a cluster.
+    """Return the state of a cluster as the part `Ledger` of a base.
 
     Args:
         state: The cluster.

@@ -34,7 +34,7 @@ def base_of(
     Args:
         state: State of the broker.
         noting: The run-time predictions, which have recorded the live jobs and the latest ended jobs.
-        before: Ended jobs and sums in the base that begins the journal; None if the journal has no base.
+        before: Observations for predictors in the base that begins the journal; None: it has no base.
         policy_id: ID of the policy that decided.
         preemptible: Whether a preemptible job was ever submitted.
     """

@@ -405,7 +405,7 @@ class BrokerState(Known):
                 attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
 
     def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
-        """Update the tenant counts of co-tenants after an attempt lost its GPUs."""
+        """Update the number of tenants of an attempt that lost its GPUs, and of its former co-tenants."""
         if attempt.tenants > 1:
             attempt.shares_with(1, now_s)
             held = [(rank.node, rank.gpus) for rank in attempt.ranks]

@@ -96,7 +96,8 @@ def differences(
 
     Args:
         db: The journal.
-        expected: Rows that the table must have, computed from the entries up to `ended_at`, in any order.
+        expected: Rows that the table must have, computed from the entries up to the last entry that the table
+            includes (`meta.ended_at`), in any order.
         over_before: Function that returns the number of jobs that finished before the journal's base
             (compacted start). It is called after the last row of `expected`.
     """

@@ -28,7 +28,7 @@ and shows whether the job would use more cores.
 """
 MOST_FOR_SPEED: Final = 0.1
 """Upper limit of the distance between learnt speeds and a workload's speeds (`_speed_distances`). The limit
-is low, because GPU times matter more than speeds: they determine how two jobs share a GPU.
+is low, because GPU utilisations matter more than speeds: they determine how two jobs share a GPU.
 """
 MOST_FOR_PAIRS: Final = POPULATION_SD
 """Upper limit of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`).
@@ -79,7 +79,7 @@ def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = Fal
     The needed memory is the largest of the requested GPU memory, `learnt_gpu_mib`, and the memory that 99 %
     of similar jobs stay below. If all are unknown, it is -1, and the ledger uses the catalogue's value for
     the workload. A job with whole nodes never shares. With `share` set to `auto`, a job shares if the user
-    named a workload, or if the needed memory and the GPU time of similar jobs are known.
+    named a workload, or if the needed memory and the GPU utilisation of similar jobs are known.
 
     `learnt_gpu_mib`: as in `demand_of`. `alone`: True if the job must not share, even if its submission
     permits it.
@@ -135,11 +135,13 @@ def runs_as(spec: JobSubmitted) -> int:
 
 
 def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Return the catalogue index of the workload most similar to learnt profiles; 0: no GPU time is known.
+    """Return the catalogue index, from 1, of the workload most similar to similar jobs; 0: unknown.
+
+    It is unknown if no profile has a GPU utilisation.
 
     Args:
-        profiles: Profiles by GPU type. GPU time and clock-bound fraction are from the type with the most
-            attempts.
+        profiles: Profiles of similar jobs, by GPU type. GPU utilisation and clock-bound fraction are each
+            from the type with the most observations.
     """
     seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
     if not seen:
@@ -189,7 +191,7 @@ def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]
 def _mean_distances(
     found: Sequence[tuple[float, Sequence[float]]], count: int, most: float
 ) -> Sequence[float]:
-    """Return each workload's mean distance from learnt figures, in catalogue order.
+    """Return, for each workload in catalogue order, the mean distance of its figures from learnt figures.
 
     Args:
         found: For each figure: the logarithm of the learnt value, and the logarithm of each workload's value.
@@ -207,11 +209,11 @@ def _mean_distances(
 def workload_like(util_frac: float, clock_bound: float | None = None, distances: Sequence[float] = ()) -> int:
     """Return the catalogue index of the workload nearest to learnt figures; of several, the lowest.
 
-    The distance of a workload is the difference of GPU times, plus the difference of clock-bound fractions,
-    plus the workload's element of `distances`.
+    The distance of a workload is the difference of GPU utilisations, plus the difference of clock-bound
+    fractions, plus the workload's element of `distances`.
 
     Args:
-        util_frac: GPU time: fraction of time in which the GPU works, 0 to 1.
+        util_frac: Learnt GPU utilisation: fraction of time in which the GPU works, 0 to 1.
         clock_bound: Fraction of the run time that depends on the SM clock; None: unknown.
         distances: Further distance of each workload, in catalogue order; empty: none.
     """
@@ -231,7 +233,7 @@ def _dynamic_w(gpu_type: str) -> tuple[float, ...]:
 
 @cache
 def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-    """Return, for each GPU type, ln(speed relative to the first type) of all workloads in catalogue order."""
+    """Return a row per GPU type: for each workload, ln(its speed relative to the first type)."""
     columns = [traits_of(name)["speed"][1:].tolist() for name in gpu_types]
     return tuple(
         tuple(math.log(speed / base) for speed, base in zip(column, columns[0], strict=True))
@@ -247,7 +249,7 @@ def _ln_factors(gpu_type: str) -> tuple[tuple[float, ...], ...]:
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """Return each workload's GPU time without co-tenants on the reference type, in catalogue order."""
+    """Return each workload's GPU utilisation without co-tenants on the reference type, in catalogue order."""
     return tuple(traits_of(REFERENCE_TYPE)["util_frac"][1:].tolist())
 
 

@@ -1,4 +1,7 @@
-"""Learns the resource use of jobs from ended attempts, and their factors of sharing from observed pairs."""
+"""Learns the resource use of jobs from ended attempts, and their factors of sharing from observed pairs.
+
+The *GPU utilisation* of a job is the fraction of time in which a GPU works for the job, as NVML measures it.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from rlsched.models.learning import seen_factor
 from rlsched.wire.messages import GPU_OUT_OF_MEMORY
 
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
-"""Highest GPU times (busy fractions) at the highest clock and at a lower clock. Above them, idle times are
-too short to show the effect of the clock."""
+"""Highest GPU utilisations at the highest clock and at a lower clock from which a speed is computed. Above
+them, idle times are too short to show the effect of the clock."""
 UNMET = 1.25
 """Assumed GPU memory need of an attempt that ran out of GPU memory, as a multiple of its measured use."""
 LEAST_SOLO_FRAC: Final = 0.05
-"""Minimum GPU time of a command without co-tenants, as a fraction. Below it, no speed is computed, because
+"""Minimum GPU utilisation (0 to 1) of a command without co-tenants. Below it, no speed is computed, because
 readings have steps of 1 %.
 """
 LEAST_MEASURED_S = 20
@@ -34,9 +37,9 @@ def learn(
 ) -> None:
     """Learn from the usage of an attempt, if all its ranks were on one GPU type and measured long enough.
 
-    Each rank must be measured for at least `LEAST_MEASURED_S`. GPU time, power and run time are not learnt if
-    the attempt shared GPUs, got lent cores, or ran at a clock lowered by a limit. From an attempt that ran
-    out of GPU memory, only the memory need is learnt (`UNMET`), even if its measured time is shorter.
+    Each rank must be measured for at least `LEAST_MEASURED_S`. GPU utilisation, power and run time are not
+    learnt if the attempt shared GPUs, got lent cores, or ran at a clock lowered by a limit. From an attempt
+    that ran out of GPU memory, only the memory need is learnt, even if its measured time is shorter.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -91,7 +94,7 @@ def _unmet_memory(attempt: Attempt, nodes: Mapping[str, Node]) -> dict[str, floa
 
 
 def _measured(profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str) -> dict[str, float]:
-    """Return the figures that the nodes have measured in an attempt, by field of a profile."""
+    """Return the figures that nodes have measured in an attempt: field of `WorkloadProfile` -> value."""
     gpus = sum(len(rank.gpus) for rank in attempt.ranks)
     pairs = [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None]
     seen: dict[str, float] = {}
@@ -115,11 +118,11 @@ def _measured(profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str) -> 
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Return {field of a profile: value} that follows from the clock and GPU time of an attempt.
+    """Return what an attempt without co-tenants shows about the effect of the clock: {field: value}.
 
-    The attempt had no co-tenants. At the highest clock, the field is `full_util_frac`. At a lower clock, it
-    is `clock_bound` (fraction of the run time that depends on the clock), and the result is empty if this
-    cannot be computed. `util_frac`: GPU time of the attempt, 0 to 1.
+    At the highest clock, the field is `full_util_frac`, with the value `util_frac`. At a lower clock, the
+    field is `clock_bound` (fraction of the run time that depends on the clock); the dict is empty if it
+    cannot be computed. `util_frac`: GPU utilisation of the attempt, 0 to 1.
     """
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
@@ -129,7 +132,7 @@ def _at_clock(
 
 
 def solo_frac(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Estimate | None:
-    """Return the GPU time of the job's command in earlier runs without co-tenants, as a fraction.
+    """Return the GPU utilisation (0 to 1) of the job's command in earlier runs without co-tenants.
 
     The result is None if this figure is unknown or less than `LEAST_SOLO_FRAC`. The result is also None if
     the attempt's clock is or was below the highest, if the attempt got lent cores, or if its GPUs are of
@@ -149,14 +152,14 @@ def _full_frac(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[st
 def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> float | None:
     """Return the mean speed of an ended attempt; 1: at the highest clock without co-tenants.
 
-    With co-tenants, the speed is the GPU time of the job's own processes divided by the GPU time of earlier
-    runs without co-tenants, as in `SeenSpeeds`. At a lower clock, the speed is computed from the GPU time at
-    both clocks (`clock_time`).
+    With co-tenants, the speed is the GPU utilisation of the job's own processes divided by the utilisation of
+    earlier runs without co-tenants, as in `SeenSpeeds`. At a lower clock, the speed is computed from the
+    utilisations at both clocks (`clock_time`).
 
     Returns:
-        The speed. None if a rank was not measured long enough, or if the GPU time of earlier runs is unknown.
-        Also None if the attempt had both co-tenants and a lower clock. Also None if it had neither, because
-        its speed is then 1 by definition.
+        The speed. None if a rank was not measured long enough, or if the utilisation of earlier runs is
+        unknown. Also None if the attempt had both co-tenants and a lower clock. Also None if it had
+        neither, because its speed is then 1 by definition.
     """
     gpus, busy = sum(len(rank.gpus) for rank in attempt.ranks), 0.0
     if attempt.was_shared == (attempt.sm_clock_frac < 1.0) or not gpus:
@@ -181,11 +184,12 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
     `rlsched.models.at_clock.time_of_busy` gives the formula and its assumption.
 
     Args:
-        full: GPU time (fraction of time in which the GPU works) at the highest clock; None: unknown.
-        util_frac: GPU time at the lower clock.
+        full: GPU utilisation (0 to 1) at the highest clock; None: unknown.
+        util_frac: GPU utilisation at the lower clock.
 
     Returns:
-        The relative time. None if `full` is unknown, or a GPU time is above its limit (`MOST_BUSY_FRAC`).
+        The relative time. None if `full` is unknown, or above `MOST_BUSY_FRAC`, or if `util_frac` is above
+        `MOST_BUSY_AT_CLOCK_FRAC`.
     """
     if full is None or full.value > MOST_BUSY_FRAC or util_frac > MOST_BUSY_AT_CLOCK_FRAC:
         return None

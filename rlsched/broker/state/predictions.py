@@ -307,10 +307,11 @@ def _packed(mixed: Floats, foreseen: SubmissionForecast) -> bytes:
 
 
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
-    """Return the stored (predictions, features) of a submission.
+    """Return (predictions, features) of a job, as its submission stores them.
 
-    The predictions have one row for the hedge and one for each expert, with the probability of each bin. The
-    result is None if the submission has no predictions, or if another version of the hedge made them.
+    The predictions have a row for the hedge and a row for each of its predictors (experts). A row has the
+    probability of each bin of run times. The result is None if the submission has no predictions, or if
+    another version of the hedge made them.
     """
     if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
         return None

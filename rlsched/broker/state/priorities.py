@@ -132,7 +132,7 @@ def due_ranks(
     live: Iterable[Job],
     now_s: float,
 ) -> JobsRanked | None:
-    """Return the journal entry with the new weights and levels; None if none has changed."""
+    """Return the journal entry with the changed weights of users and levels of jobs; None: no change."""
     jobs = list(live)
     fair: dict[str, float] = {}
     if math.isfinite(ranks.half_life_s):

@@ -90,7 +90,10 @@ class Party:
     since_ms: int = 0
 
     def charge_until(self, now_ms: int, month_ms: int) -> None:
-        """Add the GPU time up to `now_ms` to the charges. `month_ms`: start of this month, Unix ms."""
+        """Charge this user, account or VC for its GPUs up to `now_ms`.
+
+        `month_ms`: start of this month, Unix ms.
+        """
         self.used = self.used_by(now_ms, month_ms)
         self.since_ms = now_ms
 
@@ -164,20 +167,20 @@ class QuotaTable:
         self._wait(seq, group, now_s)
 
     def charge_action(self, action: Action, now_s: float) -> None:
-        """Begin to charge a started job, or stop charging a preempted job."""
+        """Begin to charge for the job that `action` starts, or stop charging for the job that it preempts."""
         if isinstance(action, Start):
             self.charge_start(action.seq, now_s)
         elif isinstance(action, Preempt):
             self.stop_charge(action.seq, now_s)
 
     def charge_start(self, seq: int, now_s: float) -> None:
-        """Begin to charge a waiting job that starts."""
+        """Begin to charge for a waiting job that starts."""
         group = self._wait_no_longer(seq, now_s)
         self._charged.add(seq)
         self._change(group, group.gpu_milli, group.gpu_milli, now_s)
 
     def stop_charge(self, seq: int, now_s: float) -> None:
-        """Stop charging a job that lost its GPUs to other jobs, although its processes still run."""
+        """Stop charging for a job that lost its GPUs to other jobs, although its processes still run."""
         self._charged.remove(seq)
         group = self._group_of[seq]
         self._change(group, 0, -group.gpu_milli, now_s)
@@ -230,7 +233,10 @@ class QuotaTable:
         ]
 
     def party_charges(self) -> list[tuple[str, str, int, int]]:
-        """Return (kind, name, `used`, `since_ms`) of each charged user, account and VC; see `Party`."""
+        """Return (kind, name, GPU time, time) of each charged user, account and VC.
+
+        GPU time: as charged in the current month up to the time (Unix ms), thousandths of a GPU-millisecond.
+        """
         return [
             (party.kind, party.name, party.used, party.since_ms)
             for party in self._parties.values()
@@ -281,9 +287,9 @@ class QuotaTable:
         """Check that the quotas allow the submission of a job.
 
         Args:
-            owner: The parties to which the job is charged.
+            owner: User, account and VC to which the job is charged.
             num_gpus: Number of GPUs of the job.
-            `beside`: Number of jobs accepted earlier in the same batch, by party.
+            `beside`: By user, account or VC: number of jobs accepted earlier in the same batch.
 
         Raises:
             InputError: a quota forbids the job.
@@ -365,7 +371,7 @@ class QuotaTable:
         return party
 
     def _wait(self, seq: int, group: QuotaGroup, now_s: float) -> None:
-        """Add a waiting job to its group. The group determines whether the job is eligible."""
+        """Add a waiting job to its `QuotaGroup`, and make the job ineligible if a quota bars the group."""
         if not group.seqs:
             for party in group.parties:
                 self._waiting.setdefault(party, {})[group] = None
@@ -391,7 +397,7 @@ class QuotaTable:
             party.jobs -= 1
 
     def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """Add `held_milli` and `charged_milli` to the GPUs held by and charged to each party of a group."""
+        """Change the held and the charged GPUs of each user, account and VC of a group by these numbers."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False
@@ -405,7 +411,7 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def _look_at(self, party: Party, now_s: float) -> None:
-        """Review a party: update which of its waiting jobs are eligible, and plan its next review."""
+        """Update which waiting jobs of a user, account or VC are eligible, and plan the next such review."""
         for group in self._waiting.get(party, ()):
             barred = self._has_no_room(group, now_s)
             if barred != group.barred:
@@ -433,7 +439,10 @@ class QuotaTable:
         return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
 
     def _plan(self, party: Party, now_s: float) -> None:
-        """Plan the next review of a party: when its GPU-hours are used up or a new month begins."""
+        """Set when the eligible jobs of a user, account or VC must be reviewed.
+
+        This is the time when its GPU-hours are used up, or when a new month begins.
+        """
         if party.quota.gpu_hours is None and party not in self._timed:
             return
         if party.quota.gpu_hours is None or not self._waiting.get(party):
