@@ -14,7 +14,8 @@ _LET_IN_S = 3.0
 def join(token: Token, home: KeyHome, timeout_s: float = 10.0) -> Joined | None:
     """Create a key for this machine in `home`, and register it at the broker with a token.
 
-    A call can be repeated with the same token.
+    The call can be repeated on this machine if the answer was lost. It also succeeds if the token has been
+    used, provided that this machine's key is registered.
 
     Args:
         token: Parsed token from `rlsched keys new`.
@@ -22,11 +23,11 @@ def join(token: Token, home: KeyHome, timeout_s: float = 10.0) -> Joined | None:
         timeout_s: Time-out, seconds.
 
     Returns:
-        Role and name of the key. None: an earlier call with this token registered the key, but the answer was
-        lost.
+        Role and name of the key. None: an earlier call has already registered the key.
 
     Raises:
-        InputError: the token has expired, was used or revoked, or `home` has another broker's key.
+        InputError: the token has expired, was revoked, or was used for another key; or `home` has another
+            broker's key.
         BrokerUnavailableError: no broker answers.
     """
     home.refuse_another(token.broker_public)

@@ -324,7 +324,7 @@ class LocalCluster:
     # ---- stop -------------------------------------------------------------------------------------
 
     def _take_down(self) -> None:
-        """Stop the broker first, so that no jobs start. Then stop the nodes, which store the ends of jobs."""
+        """Stop the broker first, so that no jobs start. Then stop the nodes, which end their jobs."""
         self._end([child for child in self._children if child.name == BROKER])
         self._end([child for child in self._children if child.name != BROKER])
 

@@ -143,7 +143,7 @@ def deciding(command: Command) -> Command:
 
 
 def as_words(ctx: click.Context, decided: Mapping[str, Any]) -> list[str]:
-    """Return the given options of `deciding` as arguments for another process; paths become absolute.
+    """Return the options of `deciding` that are set, as arguments for another process, with absolute paths.
 
     Raises:
         InputError: the policy cannot be read.

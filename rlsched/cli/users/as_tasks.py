@@ -29,7 +29,7 @@ class AsTasks(NamedTuple):
     nodes: int
 
     def note_on_nodes(self, actual: int) -> str:
-        """Return a note if the job has another number of nodes than asked for; else ""."""
+        """Return a note for the user if the job has another number of nodes than `--nodes`; else ""."""
         if self.nodes in (0, actual):
             return ""
         has = "1 node" if actual == 1 else f"{actual} nodes"

@@ -191,7 +191,7 @@ def _script(runs: list[str], where: str, text: str, command: click.Command) -> S
     `runs`: the command that runs the script. `where`: name of the text in error messages.
 
     Raises:
-        InputError: a directive is invalid as in `directives`.
+        InputError: a directive has an unknown option or an unclosed quote.
     """
     lines = text.splitlines()
     arguments, left_out = directives(where, lines, command)
@@ -204,7 +204,7 @@ def _script(runs: list[str], where: str, text: str, command: click.Command) -> S
 
 
 def _slurms(runs: list[str], text: str, *, is_slurms: bool) -> Script:
-    """Parse a job script without its directives. `runs`: the command that runs the script."""
+    """Parse a job script, but not its directives. `runs`: the command that runs the script."""
     lines = text.splitlines()
     reads_variables = re.search(_VARIABLES, text) is not None
     return Script(
@@ -270,7 +270,13 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
 
 
 class _Taken(NamedTuple):
-    """Parsed words: options of the verb, ignored options, and all words from the first non-option on."""
+    """Words of a directive or command line, split into three lists.
+
+    Attributes:
+        arguments: Options of the verb, with their values.
+        left_out: Options of Slurm that rlsched ignores.
+        odd: All words from the first word on that is no option.
+    """
 
     arguments: list[str]
     left_out: list[str]

@@ -191,13 +191,13 @@ def queued(report: StatsReport) -> str:
 
 
 def guard_line(guard: GuardReport) -> str:
-    """Return a line that counts the decisions of the fallback in place of the policy, by reason."""
+    """Return a line that counts, by reason, how often the fallback decided instead of the policy."""
     decided = ", ".join(f"{count:,} {kind}" for kind, count in sorted(guard.decided.items()))
     return f"guard: {decided or 'no decisions'} instead of the policy"
 
 
 def drift_lines(guard: GuardReport) -> list[str]:
-    """Return lines that compare the inputs of a policy with its training; empty if it was not trained."""
+    """Return lines that compare a policy's present inputs with its inputs in training; empty: not trained."""
     drift = guard.drift
     if drift is None:
         return []

@@ -243,7 +243,7 @@ def _shown(client: Client, job: int, interrupts: list[int], own: AsTasks) -> int
     attempt_noted = 0
 
     def look(info: JobInfo | bytes) -> None:
-        """Cancel the job after Ctrl-C. Note once per attempt if its number of nodes is not as requested."""
+        """Cancel the job after Ctrl-C. Print a note if an attempt has not as many nodes as `--nodes`."""
         nonlocal is_cancelled, attempt_noted
         if not isinstance(info, bytes) and info.nodes and info.attempt != attempt_noted:
             attempt_noted = info.attempt

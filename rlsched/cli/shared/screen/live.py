@@ -58,7 +58,10 @@ def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
 
 
 def _page(view: View, looking: Looking, columns: int, height: int) -> list[Text]:
-    """Return the lines of the screen: the view; an error, or the result of a command; the available keys."""
+    """Return all lines of the screen.
+
+    The view is at the top. Below it are an error or the result of a command, if any, and the available keys.
+    """
     found = looking.last_answer(view.fetch)
     said = []
     if looking.trouble:
