@@ -47,7 +47,7 @@ _IN_JOURNALS: Final = {
     "log_ran_square": "took_square",
     "log_product": "said_took",
 }
-"""Names that journals use for fields of `COUNTED`, by the present name of the field."""
+"""Present name of a field of `COUNTED` -> its name in journals."""
 _COUNTED: Final = {field: _IN_JOURNALS.get(field, field) for field in COUNTED.names or ()}
 JOB_FIELDS: Final = (
     "slack_s",

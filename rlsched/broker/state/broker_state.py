@@ -110,7 +110,7 @@ class BrokerState(Known):
         and before any decision, as `replay` does.
 
         Raises:
-            JournalError: as `replay`; the state cannot be used afterwards.
+            JournalError: an entry contradicts the entries before it. The state cannot be used afterwards.
         """
         if scheduler is not None:
             self.policy_id = scheduler.policy_id
@@ -251,7 +251,7 @@ class BrokerState(Known):
         self._note_cap(attempt, rank)
 
     def _note_cap(self, attempt: Attempt, rank: Rank) -> None:
-        """Mark the attempt if the node limits a rank's SM clock to less than the decision has set."""
+        """Set `was_capped` of the attempt if a rank's SM clock limit is below the decision's clock."""
         chosen = nearest_mhz(self.nodes[rank.node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
         if rank.sm_clock_mhz and (chosen == 0 or rank.sm_clock_mhz < chosen):
             attempt.was_capped = True

@@ -74,9 +74,9 @@ _IN_COLUMNS = {
     "attempts": "attempts",
     "preemptions": "preemptions",
 }
-"""Fields of `Job` that have a column, with the column's name. The other fields are in `rest`."""
+"""Field of `Job` -> the column that stores it. The other fields are in the column `rest`."""
 _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
-"""Fields of `JobSubmitted` that have a column, with the column's name. The other fields are in `rest`."""
+"""Field of `JobSubmitted` -> the column that stores it. The other fields are in the column `rest`."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
 """Fields of the submission that are not stored for a finished job -> their empty values."""
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
@@ -203,7 +203,7 @@ def rest_of_row(row: EndedJob) -> RowRest:
 
 
 def plain(thing: Any) -> Any:
-    """Convert an object of the state to plain data: values by field name. Default values are left out."""
+    """Convert an object of the broker's state to plain data: dicts of field values, without defaults."""
     kind = type(thing)
     if kind is list:
         return [plain(one) for one in thing]

@@ -128,16 +128,16 @@ def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> Learnt
 def runs_as(spec: JobSubmitted) -> int:
     """Return the catalogue index, from 1, of the workload that models a job; 0: no workload is known.
 
-    The workload is the one that the user named, else the workload most similar to the profiles of similar
-    jobs.
+    The user can name the workload. Otherwise, it is the workload with figures nearest to the measured figures
+    of similar jobs.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
 
 def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Return the catalogue index, from 1, of the workload most similar to similar jobs; 0: unknown.
+    """Return the catalogue index, from 1, of the workload most similar to the jobs with these profiles.
 
-    It is unknown if no profile has a GPU utilisation.
+    The result is 0 (unknown) if no profile has a GPU utilisation.
 
     Args:
         profiles: Profiles of similar jobs, by GPU type. GPU utilisation and clock-bound fraction are each
@@ -255,7 +255,10 @@ def _utils() -> tuple[float, ...]:
 
 @cache
 def _clock_bounds() -> tuple[float, ...]:
-    """Return the clock-bound fraction of each workload on the reference GPU type, in catalogue order."""
+    """Return, for each workload, the fraction of its run time that depends on the SM clock.
+
+    The fractions are for the reference GPU type, in catalogue order.
+    """
     return tuple(traits_of(REFERENCE_TYPE)["clock_bound"][1:].tolist())
 
 

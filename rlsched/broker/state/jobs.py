@@ -134,15 +134,18 @@ class Attempt:
 
     @property
     def held_s(self) -> float:
-        """Charged time of each GPU, seconds: from `seated_s` to the end of the attempt, minus `lent_s`."""
+        """Time charged for each GPU of an ended attempt, seconds, from `seated_s` to the end, minus `lent_s`.
+
+        `lent_s` is the time that is charged to co-tenants instead.
+        """
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def held_until_s(self, now_s: float) -> float:
-        """Return the charged time of each GPU of a running attempt up to `now_s`, seconds; see `held_s`."""
+        """Return the time charged for each GPU of a running attempt up to `now_s`, seconds; see `held_s`."""
         return max(now_s - self.seated_s - self._lent_until_s(now_s), 0.0)
 
     def _lent_until_s(self, now_s: float) -> float:
-        """Return the value of `lent_s` at `now_s`: time charged to co-tenants instead of this job."""
+        """Return the time up to `now_s` that is charged to co-tenants, not to this job, seconds per GPU."""
         if self.tenants == 1:
             return self.lent_s
         return self.lent_s + (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)

@@ -276,7 +276,7 @@ class QuotaTable:
     # ---- descriptions -----------------------------------------------------------------------------
 
     def own_limits(self, kind: PartyKind, name: str) -> Quota:
-        """Return the limits that were set for this name, without defaults."""
+        """Return the limits that were set for this user, account or VC by name, without default limits."""
         return self._own.get((kind, name), UNLIMITED)
 
     def limited_names(self, kind: PartyKind) -> frozenset[str]:

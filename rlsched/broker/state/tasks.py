@@ -200,7 +200,7 @@ class Head:
 
 
 class Heads(dict[int, Head]):
-    """The `Head` of each array, by the array's job number, while a journal is read from its beginning."""
+    """Job number of an array -> its submission and later changes (`Head`), as read from a journal so far."""
 
     def note(self, entry: Entry) -> None:
         """Apply a journal entry if it submits or changes an array; ignore any other entry."""
