@@ -527,7 +527,7 @@ class Client:
         return self._ask(messages.Stats(), messages.StatsReport)
 
     def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> messages.LogChunk:
-        """Return up to 64 KiB of a rank's output from byte `offset`; negative: from the end."""
+        """Return up to 64 KiB of a rank's output from byte `offset`; negative: counted from its end."""
         return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:

@@ -268,7 +268,7 @@ class LocalCluster:
         return next((line for line in reversed(said) if line.startswith(SAYS)), "")
 
     def _all_up(self, client: Client) -> str:
-        """Return "up" if all started nodes have registered, else "". A drained node has registered too."""
+        """Return "up" if all started nodes have registered, even if they are drained; else ""."""
         try:
             here = {node.name for node in client.nodes() if node.state in ("up", "drained")}
         except BrokerUnavailableError:

@@ -120,7 +120,9 @@ COUNTED: Final = np.dtype(
     ],
     align=True,
 )
-"""Counts from which the observation of a partition is computed, as float64, one entry per partition."""
+"""Counts and sums of arrived and ended jobs, one entry per partition. The partition's observation is computed
+from them. All fields are float64.
+"""
 
 
 @by_reference

@@ -51,7 +51,7 @@ that digests of earlier versions stay valid.
 def sums(
     s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64], learnt: int
 ) -> tuple[np.uint64, np.uint64]:
-    """Return two sums of hashes: one hash per live job, and one hash per pair of a job and a GPU it runs on.
+    """Return two sums of hashes: over the live jobs, and over the pairs of a GPU and a job that runs on it.
 
     Args:
         rows: (J, W) job entries as 64-bit words.

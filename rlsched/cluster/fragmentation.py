@@ -25,7 +25,7 @@ _RAREST: Final = 200
 
 @kernel
 def typical_classes(s: StateArrays, out: NDArray[np.int64]) -> int:
-    """Write the demand classes with GPUs whose jobs arrive often into `out` (C,), and return their count."""
+    """Write the demand classes that request GPUs and have many jobs to `out` (C,). Return their number."""
     total = 0
     for c in range(s.demand.shape[0]):
         total += s.demand.arrived[c]

@@ -52,7 +52,10 @@ def _meld(s: StateArrays, side: int, a: int, b: int) -> int:
 
 @kernel
 def _combine(s: StateArrays, side: int, first: int) -> int:
-    """Merge heap `first` and the siblings after it: heaps in pairs, then the merged pairs right to left."""
+    """Merge a list of sibling heaps that begins with `first`, and return the root of the result.
+
+    Neighbours are merged in pairs; then the merged pairs are merged, beginning with the last pair.
+    """
     slot = s.derived.slot
     pairs = -1
     while first >= 0:

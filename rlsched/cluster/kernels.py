@@ -286,7 +286,7 @@ def close_node(s: StateArrays, n: int) -> None:
 
 @kernel
 def _open_node(s: StateArrays, n: int) -> None:
-    """Mark all GPUs, cores and memory of node `n` as free; one job has had the whole node."""
+    """Mark all GPUs, cores and memory of node `n` as free, after a job that had the whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         s.gpu.free_milli[g] = WHOLE_GPU_MILLI
     _set_free(s, n, s.node.gpus[n])
@@ -628,7 +628,9 @@ def set_price(s: StateArrays, ratio: float, outlook: NDArray[np.float64], until_
 
 @kernel
 def size_class(s: StateArrays, c: int) -> None:
-    """Compute `node_size` of class `c`: for each partition, the most GPUs a job can get on one idle node.
+    """Compute `node_size` of class `c`: for each partition, the most places on one idle node.
+
+    A place is room for one GPU of a job. A job without GPUs needs one place.
 
     If `c` prefers GPU types, the class that accepts only these types gets the same values: a preference must
     not split a gang that fits on one node.

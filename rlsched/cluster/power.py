@@ -50,7 +50,9 @@ def leads(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
-    """Return the highest power that the jobs on GPU `g` add, with all their GPUs and cores, to idle nodes, W.
+    """Return the highest power that the jobs on GPU `g` draw, in addition to the power of idle nodes, W.
+
+    It is the sum over all GPUs and cores of these jobs.
 
     Args:
         g: First GPU of these jobs. The jobs have the same GPUs.

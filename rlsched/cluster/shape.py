@@ -352,7 +352,7 @@ class ClusterShape:
         return bool(self.arrays.gpu.tenant[self.arrays.node.first_gpu[self._node(n)] + gpu].max() >= 0)
 
     def join_limits(self, n: int) -> dict[int, int]:
-        """Return the limits that `limit_joins` set for a node and that are still in force."""
+        """Return the limits of `limit_joins` still in force on a node: GPU index on the node -> MiB."""
         return self._limited(n, "joinable_mib")
 
     def _limited(self, n: int, column: str) -> dict[int, int]:
@@ -413,7 +413,7 @@ class ClusterShape:
 
     @property
     def energy_weight(self) -> float:
-        """`energy_counts` if models are used, else 0."""
+        """Weight of energy for jobs without their own weight, 0 to 1, if models are used; else 0."""
         return self.energy_counts if self.arrays.config[0].modelled else 0.0
 
     def _note_kinds(self) -> None:

@@ -88,7 +88,7 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's full speed on this GPU type / full speed on the GPU type of its stated run time."""
+    """Return a job's full speed on this GPU type / its full speed on the type of its stated run time."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
@@ -274,7 +274,10 @@ def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -
 
 @kernel
 def dynamic_w(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's dynamic power on a GPU of this type at full clock, W: learnt, else its workload's."""
+    """Return a job's dynamic power on a GPU of this type at full clock, W.
+
+    It is learnt from similar jobs if possible, else it is the catalogue's value for the job's workload.
+    """
     watts, ratio = s.models.trait.dynamic_w[s.job.workload[slot], kind], s.job.dynamic_ratio[slot]
     return watts if ratio == 0.0 else watts * ratio
 

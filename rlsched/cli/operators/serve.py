@@ -357,7 +357,7 @@ def broker(
 
 
 def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
-    """Return an object of class `kind`: fields from `settings`, else from the options of the same name."""
+    """Return an object of class `kind`. Its fields are from `settings`, else from options of that name."""
     return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 

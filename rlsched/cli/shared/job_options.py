@@ -176,7 +176,7 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that `ALL` selects: valid text, and not specific to this shell or process."""
+    """Return the variables that `ALL` selects: with valid text, and not specific to this shell or process."""
     return {
         name: value
         for name, value in own.items()

@@ -55,7 +55,7 @@ NUMBERS: Final = click.option(
     metavar="JOB,...",
     help="Only jobs with these numbers, separated by commas; the number of an array includes all its tasks.",
 )
-"""The option of `queue` and `history` whose value `of_numbers` uses."""
+"""The option of `queue` and `history` that selects jobs by their IDs (`of_numbers`)."""
 PAST_NAME: Final = _named()
 """The option `--name` of `history`. It has no short name: `-n` omits the heading, as in `sacct`."""
 PAST_VC: Final = _of_vc("-r")

@@ -180,10 +180,9 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
 
 
 def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
-    """Return a reader of the latest part of a decision store for which `has` returns True.
+    """Return a reader of one part of a decision store: the latest part for which `has` returns True.
 
-    A part contains the decisions of one period. If `has` returns True for no part, return a reader of the
-    latest part.
+    A part contains the decisions of one period. If there is no such part, return a reader of the latest part.
     """
     from rlsched.decisions.reading import StoreReader, parts
 

@@ -183,7 +183,7 @@ def run(ctx: click.Context, /, *, command: tuple[str, ...], label: bool, at: Bro
 
 
 def _note_input() -> None:
-    """Note that the job does not get standard input, if standard input is a pipe or a file."""
+    """If standard input is a pipe or a file, print a note that the job does not get it."""
     import stat
 
     with contextlib.suppress(OSError):  # standard input is closed

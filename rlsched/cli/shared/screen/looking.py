@@ -58,7 +58,7 @@ class Looking:
     def last_answer(self, fetch: Fetch) -> tuple[Any, float] | None:
         """Return the last answer to the query `fetch`, and the answer's time, Unix seconds; None: no answer.
 
-        From this call on, the thread repeats the query `fetch` instead of an earlier query.
+        From this call on, the thread repeats the query `fetch`, and no longer the query of an earlier call.
         """
         if self._failure is not None:
             raise self._failure
