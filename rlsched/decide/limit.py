@@ -237,8 +237,8 @@ def _all_start_w(s: StateArrays) -> float:
 def reserve_power(s: StateArrays, now_s: float) -> None:
     """Keep power for the urgent jobs that wait: flexible jobs do not get this power.
 
-    One urgent job has precedence: the first that has waited for `PATIENCE_S` and could start on an idle
-    cluster. Urgent jobs that were submitted later do not get its power either (`scratch.first_seq`,
+    Of the urgent jobs that have waited for `PATIENCE_S` and could start on an idle cluster, the job submitted
+    first has precedence. Urgent jobs submitted after it do not get its power either (`scratch.first_seq`,
     `scratch.first_w`).
     """
     scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0

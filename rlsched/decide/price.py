@@ -60,8 +60,8 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the argument `slope` of `slack_frac` for a waiting job.
 
-    For a preemptible job, the result is at least the slope that pauses running jobs, so that the job does not
-    start only to be paused immediately. This slope is the setting `pause`; after the first attempt, plus the
+    The result is `defer` plus the dial `defer`. For a preemptible job, it is also at least the slope at which
+    the job would be paused again right after its start: `pause`, and after the first attempt `pause` plus the
     dial `pause`.
     """
     job, dial = s.job, s.dials.dial[partition_of(s, slot)]

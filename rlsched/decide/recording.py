@@ -59,7 +59,8 @@ from rlsched.models.clocks import job_part_w, relative_time
 class Recording:
     """A decision in progress, created before a scheduler reads the state.
 
-    The record contains the digest of the state at this creation, and the time from then to the decision.
+    The record contains the digest of the state when this object is created, and the time from its creation
+    to the decision.
 
     Args:
         state: The state.
@@ -272,7 +273,7 @@ def _rank(verdict: int, worth: float) -> float:
 
 @kernel
 def _least(rows: Any, first: int, count: int) -> int:
-    """Return the index of the plan of least rank in `rows[first:count]`; of equal plans, the last."""
+    """Return the index of the plan with the lowest `_rank` in `rows[first:count]`; of equals, the last."""
     least = first
     for at in range(first, count):
         if _rank(rows[at].verdict, rows[at].worth) <= _rank(rows[least].verdict, rows[least].worth):
@@ -282,7 +283,7 @@ def _least(rows: Any, first: int, count: int) -> int:
 
 @kernel
 def _class_on(s: StateArrays, slot: int, kind: int, c: int) -> int:
-    """Return a job's demand class on GPUs of type `kind`: `c` if class `c` accepts this type, else its own.
+    """Return a job's demand class on GPUs of type `kind`: `c` if `c` accepts this type, else the job's class.
 
     `c`: result of `class_to_place` for the job.
     """

@@ -87,7 +87,7 @@ def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
 @kernel
 def _exact_log(time_s: float) -> float:
-    """Return ln(time), rounded so that the sum over jobs that end together does not depend on their order."""
+    """Return ln(`time_s`), rounded so that sums of several results do not depend on the order of addition."""
     return np.round(math.log(max(time_s, 1.0)) * _STEPS) / _STEPS
 
 

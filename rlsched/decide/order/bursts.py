@@ -27,7 +27,7 @@ FIRST_SHARE: Final = 0.5
 to all jobs of its burst. Finished jobs correct the fraction.
 """
 FIRST_COUNT: Final = 2.0
-"""Number of finished jobs whose prediction errors weigh as much as the assumed variances."""
+"""Weight of the assumed variances in the learned variances, as a number of finished jobs."""
 KEPT: Final = 0.999
 """Factor by which each finished job reduces the weights of earlier jobs in the learned variances."""
 _MOST_OWN: Final = 0.95
@@ -192,9 +192,10 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
 
 @kernel
 def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
-    """For each running job of a burst that has reached an age step, set the time of its next step.
+    """Update `look_s`, the time of the next age step, of each running job of a burst that has reached a step.
 
-    Returns the slot of a waiting job of the same burst, -1 if none waits.
+    Returns the slot of a waiting job of the burst, -1 if none waits. The caller then revises the
+    predictions of the burst.
     """
     for position in range(s.derived.running_len[0]):
         other = s.derived.slot.running[position]

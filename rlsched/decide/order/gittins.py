@@ -145,7 +145,7 @@ def age_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def _is_young(first_age_s: float, age: float) -> bool:
-    """Return whether an age is below the first step, with the same tolerance as `_steps`."""
+    """Return whether an age is below the first age step; tolerates rounding errors, as `_steps` does."""
     return age < first_age_s * (1.0 - 1e-9)
 
 

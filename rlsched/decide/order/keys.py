@@ -81,7 +81,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of this order, as in `parse`; with `until_declared`, the later order's name follows."""
+        """The name of this order, as in `parse`; with `until_declared`, `, index` is appended."""
         if self.until_declared:
             return f"{msgspec.structs.replace(self, until_declared=False).name}, index"
         if self.by != "area":

@@ -60,7 +60,7 @@ def started(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def _enter_again(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a waiting job that is in no queue. If the order revises predictions, first revise the job's."""
+    """Queue a waiting job that is in no queue; revise its prediction first if the order revises them."""
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
     ledger.enqueue(s, slot, order_key(s, slot, now_s))

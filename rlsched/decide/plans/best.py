@@ -182,10 +182,10 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Return whether a waiting job cannot share GPUs, given that the waiting job `other` cannot.
+    """Return whether the check of another waiting job, `other`, already shows that a job cannot share GPUs.
 
-    True if both jobs have the same request and workload, and the least gain (`Gate`) that this job needs is
-    not lower than the gain that `other` needs.
+    The job in `other` cannot share GPUs. The result is True if both jobs have the same request and workload,
+    and the job in `slot` needs at least the gain (`Gate`) that the job in `other` needs.
     """
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:

@@ -112,9 +112,10 @@ def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
 
 @kernel
 def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
-    """Return the worth of GPU type `kind` to a waiting job: own speed / (usual workload's speed)^price.
+    """Return the worth of GPU type `kind` to a waiting job.
 
-    The price is the option `type_price`, plus the dial of this name.
+    The worth is (the job's speed on this type) / (the usual workload's speed on this type)^price. The price
+    is the option `type_price` plus the dial `type_price`.
     """
     price = o.type_price + s.dials.dial[p].type_price
     return max(speed_alone(s, slot, kind), 1e-6) / s.models.gpu.usual_speed[kind] ** price
@@ -122,9 +123,10 @@ def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) ->
 
 @kernel
 def node_to_place(s: StateArrays, p: int, slot: int, o: StartOptions, node: int) -> int:
-    """Return the node of a fitting job's best plan on free GPUs; `node` if the placement rule chooses it.
+    """Return the node of the best plan on free GPUs for a job that fits (argument `node` of `choose`).
 
-    `node`: BY_RULE, or NO_PREFERENCE (preferred GPU types are ignored), as in `choose`.
+    If the placement rule chooses the node, return the argument `node`: BY_RULE or NO_PREFERENCE (preferred
+    GPU types are ignored).
     """
     if not chooses_type(s, slot, o):
         return node
@@ -134,7 +136,9 @@ def node_to_place(s: StateArrays, p: int, slot: int, o: StartOptions, node: int)
 
 @kernel
 def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int, c: int) -> Plan:
-    """Return a fitting job's best plan on free GPUs; without a choice of types, the placement rule's plan.
+    """Return the best plan on free GPUs for a job that fits.
+
+    If the rule does not choose GPU types, the plan leaves node and type to the placement rule.
 
     Args:
         s: The state.

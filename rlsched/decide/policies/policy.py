@@ -114,7 +114,7 @@ class Policy:
 
     @classmethod
     def read(cls, path: str | Path) -> Policy:
-        """Read a policy from a TOML file: `base = "easy"`, and settings.
+        """Read a policy from a TOML file with a preset (such as `base = "easy"`) and changed settings.
 
         Relative paths are relative to the directory of the file. If a checkpoint or a rule does not exist in
         this directory, its path is relative to the working directory.

@@ -29,7 +29,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 @shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the next move of `backfill`; after a preemptible job was submitted, that of `gittins`."""
+    """Return the next move: by `gittins` if a preemptible job was ever submitted, else by `backfill`."""
     if s.config[0].preempts:
         return _preempt(s, p, o, now_s)
     return _backfill(s, p, o, now_s)

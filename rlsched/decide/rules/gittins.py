@@ -38,10 +38,10 @@ CLAIM = np.dtype(
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Compute the preemption score `slot.leave` of each running job: the index of the job, less the margin.
+    """Set the preemption score `slot.leave` of each running job to the index of the job, less the margin.
 
-    The score of a job that must not be preempted is -inf. All decisions of this instant use these scores,
-    except for jobs that are started or preempted at this instant (`after`).
+    The score of a job that must not be preempted is -inf. The scores apply to all decisions of this instant;
+    `after` sets the score of a job to -inf when the job is started or preempted.
     """
     weigh_victims(s, p, o.preempts, now_s)
 
@@ -107,15 +107,15 @@ def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
 
 @array_kernel
 def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
-    """Find the first jobs of the queue for which running jobs may be preempted, one per demand class.
+    """Find waiting jobs for which running jobs may be preempted: the first such job of each demand class.
 
-    The rule would preempt for the first job found, unless an earlier job of the queue fits.
+    The rule preempts for the first of these jobs, unless a job before it in the queue fits.
 
     Args:
         s: The state.
         p: The partition.
         now_s: Current time, seconds.
-        found: (N,) CLAIM, output.
+        found: (N,) records of type CLAIM, to which the jobs found are written.
 
     Returns:
         Number of jobs found, at most N.

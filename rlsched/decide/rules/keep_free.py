@@ -34,10 +34,10 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 def leaves_share(
     s: StateArrays, p: int, slot: int, longer_than_s: float, free_frac: float, node: int
 ) -> bool:
-    """Return whether a job that fits may start: if it is short, leaves enough GPUs free, or is exempt.
+    """Return True if a job that fits is short, leaves enough GPUs free, or is exempt (see the module).
 
-    `free_frac`: fraction of the GPUs that a long job must leave free. `node`: a node, BY_RULE or
-    NO_PREFERENCE, as in `choose`.
+    `longer_than_s`: predicted run time above which a job is long. `free_frac`: fraction of the GPUs that a
+    long job must leave free. `node`: a node, BY_RULE or NO_PREFERENCE, as in `choose`.
     """
     if s.job.predicted_s[slot] <= longer_than_s:
         return True

@@ -190,11 +190,11 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
 
 @kernel
 def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> int:
-    """Return the number of GPUs that a waiting job takes from the quota, -1 if the job cannot fit.
+    """Return the number of GPUs that a waiting job would take from the quota (see the module); -1: no room.
 
     A job takes the GPUs that it requested. A job with whole nodes takes all GPUs of the smallest node that
     holds it. If no node holds it, the job takes the GPUs of the largest nodes, and of the smallest node that
-    holds the remainder. `whole`: the second result of `_room`.
+    holds the remainder. `whole[k]`: number of nodes with k GPUs that would be idle without the movable jobs.
     """
     gpus = s.job.gpus[slot]
     if not s.demand.exclusive[s.job.demand[slot]]:
@@ -218,8 +218,8 @@ def _could_start(
 ) -> bool:
     """Return whether a waiting job would fit if all movable jobs of the partition (see the module) had ended.
 
-    `holes`, `whole`: counts of the nodes if the movable jobs had ended, from `_room`. `quota`: number of GPUs
-    that are left in the quota. For a job with whole nodes, `quota` must cover all GPUs of its nodes.
+    For a job with whole nodes, return False also if the GPUs left in the quota (`quota`) do not cover all
+    GPUs of its nodes. `holes`, `whole`: result of `_room`.
     """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
@@ -240,9 +240,9 @@ def _smallest_waiting(s: StateArrays, p: int) -> int:
 def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
     """Make the quota walk of partition `p`, which finds the jobs to preempt and the waiting jobs with quota.
 
-    The module describes the walk. It marks these jobs by writing their slots to `quota_out` and `quota_in`.
-    The caller preempts the jobs in `quota_out`, and then starts the jobs in `quota_in` that fit. A job that
-    started at this instant is not preempted.
+    The module describes the walk. The slots of the jobs to preempt are written to `quota_out`, and the slots
+    of the waiting jobs to `quota_in`. The caller preempts all jobs in `quota_out`, and then starts the jobs
+    in `quota_in` that fit. A job that started at this instant is not preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:

@@ -33,9 +33,9 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Verdicts on the jobs of a demand class. UNKNOWN: not checked yet. _LEAVES_ROOM: a job may run past the
-reservation, because it leaves room for the reserved job. _DELAYS: a job that runs past the reservation delays
-the reserved job. _CLOSED: no job of the class can start now.
+"""Verdicts on the jobs of a demand class. UNKNOWN: not checked yet. _LEAVES_ROOM: a job may run beyond the
+time of the reservation, because the reserved job fits next to it. _DELAYS: a job that runs beyond this time
+delays the reserved job. _CLOSED: no job of the class can start now.
 """
 NOWHERE: Final = -3
 """Result of `place_beside` for a job that must not start now."""
@@ -166,18 +166,18 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
     """Return an array (2 C,) of verdicts on the C demand classes, all UNKNOWN.
 
-    A verdict is whether jobs of a class may run past a reservation (see `_CLOSED`). The second half of the
-    array is for jobs of these classes that are placed on GPUs of their preferred types.
+    The verdict on a class states whether its jobs may run beyond the time of the reservation (see `_CLOSED`).
+    The second half of the array is for jobs of these classes that start on GPUs of their preferred types.
     """
     return np.full(2 * s.demand.shape[0], UNKNOWN, np.int8)
 
 
 @array_kernel
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
-    """Return whether the job in `slot` still fits the copy `future` if the job in `other` starts now.
+    """Return whether the reserved job (in `slot`) still fits `future` if the job in `other` starts now.
 
-    Assumes that the job in `other` still runs at the time of `future`, on the GPUs that `choose` would give
-    this job now. `node`: argument of `choose`. `future` is unchanged afterwards.
+    `future` is the partition as predicted for the time of the reservation; this function restores it. The
+    job in `other` is assumed to run beyond that time, on the GPUs that `choose` (with `node`) returns now.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)

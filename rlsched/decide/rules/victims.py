@@ -73,10 +73,10 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @kernel
 def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: float) -> None:
-    """For a job that has whole nodes, set `worst` (see `_worst`) of all GPUs of these nodes.
+    """Set `worst` (result of `_worst`) for all GPUs on the nodes of a job that has whole nodes.
 
-    The new value is `index`, the preemption score of the job. For a job without GPUs, it is -inf, so that
-    its node is not chosen.
+    The new value is `index`, the preemption score of the job. For a job without GPUs, the new value is
+    -inf, so that its node is not chosen.
     """
     place, n = s.job.head[slot], s.job.host[slot]
     if place < 0:
@@ -91,7 +91,7 @@ def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: floa
 
 @kernel
 def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
-    """Mark all GPUs of the group on GPU `g`: as free if `mark` is true, else as in use."""
+    """Mark all GPUs of the group (job with co-tenants) that uses GPU `g`: True is free, False in use."""
     slot = _last_tenant(s, g)
     place, exclusive = s.job.head[slot], _has_nodes(s, slot)
     while place >= 0:
