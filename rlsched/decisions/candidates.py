@@ -87,13 +87,13 @@ def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return the candidate that does the same as the decision of another run; None: no candidate does.
+    """Return the candidate of a decision with the same action as a decision of another run; None: none has.
 
-    The chosen candidate is left out. Jobs of the two runs are matched by displayed ID.
+    The candidate that the scheduler chose is left out. Jobs of the two runs are matched by displayed ID.
 
     Args:
         record: Record of the decision.
-        other: Record of the other run's decision; None: the other run only waited.
+        other: Record of the decision of the other run; None: the other run only waited.
     """
     action = None if other is None else other.action
     found = [one for one in candidates(record) if not one.taken and _as(record, one, other)]

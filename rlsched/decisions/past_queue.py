@@ -12,7 +12,7 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Maximum number of decisions that are searched for queues, before a time and again after the time."""
+"""Maximum number of decision records, before a time and also after it, in which queues are looked up."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:

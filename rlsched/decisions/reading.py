@@ -179,7 +179,7 @@ class StoreReader:
         return number, row - self._first_row[number]
 
     def _all_columns(self, number: int) -> Any:
-        """Return the batch with index `number`, records included; keep the last `COMPLETE` in memory."""
+        """Return batch `number` with its decision records; keep the last `COMPLETE` batches in memory."""
         if number not in self._complete:
             if len(self._complete) >= COMPLETE:
                 self._complete.pop(next(iter(self._complete)))
@@ -208,7 +208,7 @@ class Part(NamedTuple):
     last: dict[str, str]
 
     def includes_segment(self, path: Path) -> bool:
-        """Return whether a segment belongs to the part. Segments of node events belong to every part."""
+        """Return whether this part of the store includes a segment. Every part includes all node events."""
         table = path.name.partition("-")[0]
         if table == "nodes":
             return True

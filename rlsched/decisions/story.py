@@ -30,7 +30,7 @@ def when(reader: StoreReader, at_s: float) -> str:
 
 
 def time_text(kind: str, at_s: float) -> str:
-    """Return a time as text, as `when` does. `kind` is `unix` or `trace`, as in `StoreInfo.time`."""
+    """Return a time as text: local date and time (`kind` is `unix`), or days and time (`trace`)."""
     if not math.isfinite(at_s):
         return ""
     if kind == "unix":
@@ -269,8 +269,8 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     """Return the decisions that preempted other jobs for this attempt, oldest first.
 
-    These decisions preempted a job for this job while it waited, or preempted a job on the GPUs of the
-    attempt at the instant of the attempt's start.
+    The result has two kinds of decisions. Some preempted a job in favour of this job while this job waited.
+    The others preempted a job on GPUs of the attempt at the instant at which the attempt started.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [

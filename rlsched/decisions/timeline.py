@@ -285,7 +285,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return earlier attempts on GPUs of this attempt that still ran until its start, or longer."""
+        """Return the earlier attempts that used GPUs of this attempt and had not ended before its start."""
         return [
             other
             for other in self.attempts

@@ -87,7 +87,7 @@ class SlurmAttempts:
             self._follow(number, known, now_s)
 
     def adopt_offered(self, key: str, now_s: float) -> None:
-        """Update the unconfirmed attempts of a Slurm job after the broker has answered the job's offer."""
+        """Check a Slurm job's unconfirmed attempts (not `is_sure`) after the broker answered its offer."""
         for number, attempt in list(self._desk.attempts.items()):
             if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
                 self._follow(number, attempt, now_s)

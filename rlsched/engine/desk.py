@@ -95,7 +95,7 @@ class Desk:
         self.out: list[Say | Ask] = []
 
     def nodes(self, facts: Facts | None = None) -> Iterator[tuple[SlurmNode, str]]:
-        """Yield (node, partition) for each node that the broker schedules, as in `facts` (None: the last)."""
+        """Yield (node, partition) for each node that the broker schedules; `facts` None: the last facts."""
         facts = facts or self.facts
         yield from nodes_with_gpus(facts, self.partitions).values() if facts is not None else ()
 
@@ -108,7 +108,7 @@ class Desk:
         return job.marks is not None and "s" in job.marks and job.partition in self.partitions
 
     def waits(self, job: SlurmJob) -> bool:
-        """Return whether a job waits: held if `places` is set, otherwise in Slurm's own queue."""
+        """Return whether a job waits for the broker: it is held, or, without `places`, in Slurm's queue."""
         return job.state == "PENDING" and job.is_held == self.places
 
     def is_open(self, job: SlurmJob) -> bool:
@@ -120,20 +120,20 @@ class Desk:
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
-        """Store copies of `forgotten`, `dead` and `withdrawn` for the next call of `has_live`.
+        """Copy `forgotten`, `dead` and `withdrawn` when the gateway asks the broker for its list of jobs.
 
-        Call this method when the gateway asks the broker for its list of jobs.
+        When the list arrives, `has_live` removes only entries that are in these copies.
         """
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
-        """Remove, from `forgotten`, `dead` and `withdrawn`, the jobs that the broker no longer has.
+        """Remove the jobs that the broker no longer has from `forgotten`, `dead` and `withdrawn`.
 
-        Only entries that `asks_for_live` copied are removed. An attempt in the marks of a Slurm job stays,
-        because the gateway would adopt it again.
+        An entry stays if it was added after the last call of `asks_for_live`. An attempt also stays while
+        the marks (AdminComment) of a Slurm job name it, because the gateway would adopt it again.
 
         Args:
-            live: IDs of all jobs that the broker has.
+            live: IDs of all jobs in the broker's answer.
         """
         jobs = self.facts.jobs.values() if self.facts is not None else ()
         named = {(job.marks or {}).get("j", "") for job in jobs}

@@ -88,7 +88,7 @@ class Link:
             self._asked = {n: one for n, one in self._asked.items() if now_s - one[0] < FORGET_S}
 
     def receive(self, timeout_ms: int) -> Heard:
-        """Wait for messages. Return (the broker's messages to nodes, pairs (`Ask.about`, answer))."""
+        """Wait for messages. Return the broker's messages to nodes and its answers: (`Ask.about`, answer)."""
         orders: list[ForNode] = []
         answers: list[tuple[tuple[str, str], object]] = []
         if not self.socket.poll(timeout_ms):
@@ -120,7 +120,8 @@ class _Query:
     """A query of Slurm in a thread.
 
     Attributes:
-        began_s: Time at which the thread began the query (before that: of the request), monotonic seconds.
+        began_s: Time at which the thread began the query, monotonic seconds. Until the thread begins: time at
+            which the query was requested.
         facts: Result of the query.
     """
 

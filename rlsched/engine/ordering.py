@@ -21,7 +21,7 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""Number of times that the broker may refuse a reported start, before the job is left to Slurm."""
+"""If the broker has refused to record a start by Slurm this number of times, the job is left to Slurm."""
 MOST_WRITES = 200
 """Maximum number of jobs whose nice is changed per poll. Jobs at the front of the queue come first."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
@@ -88,7 +88,7 @@ class Ordering:
         return job.runs and self._desk.is_ours(job) and self._refusals[job.key] < TRIES
 
     def handle_refusal(self, key: str, why: str, offers: Offers) -> None:
-        """Count a refusal of a reported start; after `TRIES` refusals, withdraw the job."""
+        """Count the broker's refusals to record a job's start by Slurm; withdraw the job after `TRIES`."""
         self._refusals[key] += 1
         if self._refusals[key] == TRIES:
             _log.warning("Slurm's job %s is left to Slurm: the broker rejected its start: %s", key, why)

@@ -20,7 +20,7 @@ _OF_THE_NODE = (
     "PartitionDown",
     "BadConstraints",
 )
-"""Prefixes of Slurm's reasons why a released job does not start, if they are about its nodes."""
+"""Prefixes of Slurm's pending reasons that show a problem of the nodes chosen for a released job."""
 
 _LIMITS = (
     "Assoc",
@@ -32,7 +32,7 @@ _LIMITS = (
     "Licenses",
     "Reservation",
 )
-"""Prefixes of Slurm's reasons why a job does not start, if they are about limits or permissions."""
+"""Prefixes of Slurm's pending reasons that show a limit or a missing permission."""
 
 
 class SlurmKey(NamedTuple):

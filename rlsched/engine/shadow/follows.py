@@ -204,7 +204,7 @@ class Follows(Scheduler):
         return "of others" if held else key_of(self._state.job_of_seq[seq].spec.token)
 
     def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:
-        """Return the global indices of the job's GPUs; if Slurm does not report them, of free GPUs.
+        """Return the global indices of the job's GPUs. If Slurm does not report the GPUs, choose free GPUs.
 
         Raises:
             KeyError: a node is unknown.

@@ -121,7 +121,7 @@ class Mirror:
         )
 
     def unfollowed_holdings(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
-        """Return, by node, the GPUs of running jobs that are neither followed nor in `news`."""
+        """Return, by node, the GPUs of running jobs that are not followed and have no event in `news`."""
         known = {one.key for one in news} | {job.key for job in facts.jobs.values() if is_done(job)}
         known |= self.followed.keys() - self.unfit.keys()
         return held_by_others(facts, known)

@@ -89,7 +89,7 @@ class Shadow:
     def _reports(self, name: str) -> list[AttemptReport]:
         """Return a report of each attempt that runs on a node, from the broker's state.
 
-        There are such attempts after a restart.
+        Such attempts exist if the shadow was restarted: the state then comes from its journal.
         """
         state = self._machine.state
         known = state.nodes.get(name)
@@ -192,7 +192,7 @@ class Shadow:
     # ---- time -------------------------------------------------------------------------------------
 
     def _time(self, wanted_s: float) -> float:
-        """Return the later of `wanted_s` and the machine's time plus `STEP_S`, rounded to milliseconds."""
+        """Return `wanted_s`, or the time of the `Machine` + `STEP_S` if that is later; rounded to 1 ms."""
         return round(max(wanted_s, self._machine.now_s + STEP_S), 3)
 
     def _step(self, events: Sequence[Event], wanted_s: float) -> None:
