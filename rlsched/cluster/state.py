@@ -281,10 +281,10 @@ class ClusterState(ClusterShape):
         self.ordering.note_start(self.arrays, slot, now_s)
 
     def check_parts(self) -> None:
-        """Update the plain classes if cores are lent and the jobs on a GPU exceed its part of the cores.
+        """Check again which demand classes are plain, if jobs on one GPU use more than its part of the cores.
 
-        For a *plain* demand class, counts of free GPUs decide whether a job fits. Rules never let
-        jobs share a GPU beyond its cores, but a user-defined policy or an earlier version can have done so.
+        For a *plain* class, counts of free GPUs decide whether a job fits. Rules never start such jobs on
+        one GPU, but a user-defined policy or an earlier version can have done so. Only if cores are lent.
         """
         config = self.arrays.config[0]
         if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):
@@ -605,7 +605,7 @@ class ClusterState(ClusterShape):
     def digest(self) -> str:
         """Return a hash of the state; equal states have equal hashes.
 
-        The derived index and empty slots are not part of the hash.
+        The hash leaves out empty slots, and the index that is derived from the state.
         """
         hasher = hashlib.sha256(of_jobs(self.arrays))
         dials = self.arrays.dials

@@ -154,7 +154,7 @@ class _Latest:
 
 
 _LATEST: dict[type, _Latest] = {}
-"""The latest tuple of each class. Python passes tuples of several classes in turn: runs, states, ..."""
+"""By class of tuple: the latest tuple that Python passed to a kernel. States and runs are such classes."""
 _NUMBERS = frozenset((int, float, bool))
 _ARRAYS = frozenset((np.ndarray, np.recarray))
 _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
@@ -330,7 +330,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
 
 
 def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
-    """Return the open names `names`; if the value of one is a kernel, also the open names of this kernel."""
+    """Return `names` and the open names of all kernels that `bound` gives as values of these names."""
     needed, left = set(names), list(names)
     while left:
         value = bound.get(left.pop())

@@ -114,7 +114,7 @@ def _versions() -> str:
 
 
 def is_kept(function: types.FunctionType) -> bool:
-    """Return whether the cache has a kernel's code for calls from Python, for any argument types."""
+    """Return whether the cache has a kernel's code for calls from Python with at least one set of types."""
     return any(folder("entries").glob(f"*-{DIGESTS.digest_of(function).hex()[:16]}.*.nbi"))
 
 

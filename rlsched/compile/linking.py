@@ -127,10 +127,10 @@ class EntryLibrary(_Library):
     _final_module: Any
 
     def _get_module_for_linking(self) -> Any:
-        """Return the entry's functions as declarations; numba needs them to load machine code from the cache.
+        """Return an LLVM module with empty functions that have the names of the entry's functions.
 
-        No other function links an entry, so the cache does not store its intermediate code, which is three
-        times as large as the machine code.
+        numba needs the names to load machine code from the cache. The cache does not store the intermediate
+        code, which is three times as large, because no other function links an entry.
         """
         self._ensure_finalized()
         names = (each.name for each in self._final_module.functions if not each.is_declaration)

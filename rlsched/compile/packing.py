@@ -5,9 +5,10 @@ cluster's state. Writing these words at every call took half of a replay's time.
 `by_reference` is stored in memory instead, together with nested tuples of such classes, and only the address
 is passed.
 
-A kernel that makes a tuple in a loop writes it to the same memory in each iteration. Named tuples are
-immutable, so this matters only for an `array_kernel`, which counts references: it must not assign tuples with
-new arrays to one variable twice.
+A kernel that makes a tuple in a loop overwrites the tuple of the previous iteration. This does harm only in
+an `array_kernel`, which counts references. When it assigns a new tuple to a variable, it releases the arrays
+of the old tuple, but finds the new arrays there. Therefore it must not assign tuples with new arrays to one
+variable twice.
 
 The extension points are numba's data models, lowering of named tuples, `box` and `unbox`. numba's version is
 pinned in `constraints.txt`.
@@ -155,7 +156,7 @@ def _unbox(kind: Any, given: Any, c: Any) -> Any:
 def _unbox_into(
     model: ReferenceModel, given: Any, c: Any, place: Any, failed: Any
 ) -> Iterator[Callable[[], None]]:
-    """Unbox a tuple to the address `place`. The tuple's class determines the number of parts."""
+    """Write the parts of the Python tuple `given` to the address `place`; yield their clean-up functions."""
     arrays = [position for position, kind in enumerate(model.fe_type) if type(kind) is types.Array]
     if arrays:
         _unbox_arrays(model, arrays, given, c, place, failed)
@@ -185,7 +186,8 @@ def _unbox_arrays(
 ) -> None:
     """Unbox the arrays of a tuple in a loop over a table of their positions, targets and item sizes.
 
-    Without this loop, numba emits thirty instructions per array: for a state, more than most kernels have.
+    Without this loop, numba emits thirty instructions for each array. For a cluster's state, this code is
+    longer than most kernels.
     """
     offsets = _offsets(c.context, model)
     table = [

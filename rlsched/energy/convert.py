@@ -195,7 +195,7 @@ FORMS: Final[dict[str, Callable[[Table, str | None], tuple[str, list[Row], int]]
     "plain": _plain,
 }
 """Reader of each form (file format), by name. A reader returns the column of the values, the rows, and the
-number of rows of other auctions.
+number of rows that it left out because they are not of a day's main auction (ENTSO-E).
 """
 
 

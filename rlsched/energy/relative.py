@@ -1,9 +1,11 @@
-"""Computes the inputs of price-aware decisions: ratios of prices to their daily mean, and the outlook.
+"""Computes the inputs of decisions that follow the price of electricity: ratios and the outlook.
 
-The mean covers the next 24 hours. A value that is not published yet is replaced by its forecast
-(`Series.forecast`), if the forecast was known at that time, else by the value 24 hours earlier. In a
-day-ahead market, prices are known for the next 12 hours or more, in a real-time market only for the current
-step.
+A *ratio* is a price divided by the mean of the next 24 hours. The *outlook* (`OUTLOOK`) is a set of numbers,
+most of which compare the present price with earlier and later prices.
+
+A value that is not published yet is replaced by its forecast (`Series.forecast`), if the forecast was known
+at that time, else by the value 24 hours earlier. In a day-ahead market, prices are known for the next 12
+hours or more, in a real-time market only for the current step.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _CELLS: Final = 1_000_000
 
 
 def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
-    """Return the (N,) value in each step of a series, divided by the mean over about a day (see the module).
+    """Return the (N,) ratios of a series: the value in each step, divided by the mean of the next 24 hours.
 
     A ratio is at least `LEAST_RATIO` and at most `MOST_RATIO`. It is 1 if the mean is 0 or less.
 
@@ -53,7 +55,7 @@ def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
 
 
 def to_ratios(values: NDArray[np.float64], means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values / means of the same shape, clipped and rounded; 1 where the mean is 0 or less."""
+    """Return `values` / `means` (equal shapes), clipped and rounded; 1 where the mean is 0 or less."""
     ratios, counted = np.ones(values.shape), means > 0.0
     ratios[counted] = np.clip(values[counted] / means[counted], LEAST_RATIO, MOST_RATIO)
     return np.round(ratios, 6)
@@ -117,7 +119,7 @@ def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int)
 
 
 def _parts(now: NDArray[np.int64], steps: int) -> Iterator[NDArray[np.int64]]:
-    """Split the steps in `now` into parts, to limit memory: each step needs `steps` values."""
+    """Yield the array `now` in parts, to save memory: callers compute `steps` values for each entry."""
     rows = max(_CELLS // steps, 1)
     return (now[first : first + rows] for first in range(0, len(now), rows))
 
@@ -158,7 +160,7 @@ def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
 
 
 def _past_means(values: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-    """Return (N,) means: for each step, the mean of at most `steps` steps up to this step."""
+    """Return (N,) means of `values`: for each step, over this step and up to `steps` - 1 earlier steps."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, values.size + 1)
     first = np.maximum(end - steps, 0)
@@ -173,9 +175,10 @@ def _set_next_day(
     week_mean: NDArray[np.float64],
     least: NDArray[np.float64],
 ) -> None:
-    """Write the columns of `OUTLOOK` about the next day into `found`.
+    """Write the columns of `OUTLOOK` that describe the next day to `found`, one row for each step.
 
-    Row r of each array is about the same step. `seen`: result of `values_ahead`.
+    `seen`: result of `values_ahead` for these steps. `week_mean`: mean of the past 7 days. `least`: value to
+    which prices are raised before a logarithm is taken.
     """
     present = seen[:, :1]
     day_values = np.where(np.isnan(seen), present, seen)
@@ -235,11 +238,11 @@ def price_ranks(series: Series, first: int, end: int) -> NDArray[np.float64]:
 
 
 class PricesAsked(NamedTuple):
-    """Details of a price that a policy reads in addition to the ratio and the outlook.
+    """Which details of a price a policy reads, in addition to the ratio and the outlook (see the module).
 
     Attributes:
-        ahead: The prices of the next hours (`prices_ahead`).
-        rank: The rank of the price (`price_ranks`).
+        ahead: Whether it reads the prices of the next hours (`prices_ahead`).
+        rank: Whether it reads the rank of the price (`price_ranks`).
     """
 
     ahead: bool = False

@@ -28,7 +28,7 @@ LOWEST: Final = -0.08
 SPIKES: Final = (10.0, 60.0)
 """Lowest and highest value of a spike, as multiples of the mean."""
 MOST_SPIKES_FRAC: Final = 0.6
-"""Maximum fraction of the sum of the values of `spiky` that is in spikes."""
+"""Upper limit of (sum of all spikes) / (sum of all values) in a series of the kind `spiky`."""
 FORECAST_HOUR: Final = 12
 """Hour of the day at which the next day is forecast."""
 _TIGHT_STARTS, _TIGHT_STAYS = 0.06, 0.6  # per day; supply is tight for 2.5 days on average
