@@ -45,8 +45,8 @@ def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: Star
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
     """Return the SM clock that a rule gives a waiting job on GPUs of this type, as a fraction of the maximum.
 
-    The energy weight of a job, if set, replaces the clock settings of the rule. If models only choose clocks
-    (`CLOCKS_ALONE`), a rule without clock settings uses the energy weight of the cluster.
+    The energy weight of a job, if set, replaces the clock settings of the rule. If models are used only for
+    clocks (`CLOCKS_ALONE`), a rule without clock settings uses the energy weight of the cluster.
     """
     if not MODELLED or not s.config[0].modelled or s.models.gpu.sliced[kind]:
         return 1.0

@@ -46,13 +46,13 @@ from rlsched.decide.slack import slack_ends_s
 from rlsched.models.clocks import MIN_CLOCK_FRAC, gpu_power_w
 
 STEPS: Final = 32
-"""Clock caps have this number of steps from the lowest to the highest clock. With coarse steps, clocks change
-less often.
+"""Number of steps from the lowest to the highest value of a clock cap. With coarse steps, clocks change less
+often.
 """
 ROUNDED_S: Final = 0.001
 """Times are rounded up to multiples of this time, seconds. Slack of at most this time counts as used up."""
 PATIENCE_S: Final = 3600.0
-"""Waiting time, seconds, after which power may be kept for an urgent job (`reserve_power`)."""
+"""Waiting time, s, after which an urgent job can get power before other urgent jobs (`reserve_power`)."""
 
 
 @kernel
@@ -89,7 +89,7 @@ def drawn_w(s: StateArrays, urgent_cap: float, flexible_cap: float) -> float:
 def _may_pause(s: StateArrays, slot: int, now_s: float, flexible: bool) -> bool:
     """Return whether a running job may be preempted to keep the limit.
 
-    `flexible`: accept only a job that has slack left, and shares its GPUs with no urgent job.
+    `flexible`: return False also for a job without slack left, or that shares its GPUs with an urgent job.
     """
     job = s.job
     if job.head[slot] < 0 or job.pinned[slot] or job.start_s[slot] >= now_s:

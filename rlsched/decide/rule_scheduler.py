@@ -110,7 +110,7 @@ class RuleScheduler(Scheduler):
     def _next_to_pause(self, state: ClusterState, partition: int, now_s: float) -> int:
         """Return the slot of the next running job to pause for the price or the power limit; -1: none.
 
-        First defers the waiting jobs, which include the jobs that were just paused.
+        Defers waiting jobs before it searches, so that jobs paused by earlier calls do not restart.
         """
         if not self._waits(state):
             return -1

@@ -1,4 +1,4 @@
-"""The settings of a policy, as typed data: the fields of a TOML file or a constructor, each defined once."""
+"""The settings of a policy. These classes define the keys of its TOML file and the arguments of `Policy`."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: flo
 def waits_for_better(
     s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, ends_s: NDArray[np.float64], node: int
 ) -> bool:
-    """Return whether the plan *later* is worth more to a job that fits than all plans that start the job now.
+    """Return whether waiting (the plan *later*) is worth more to a job that fits than any start now.
 
     A job that can start on a preferred type does not wait. `ends_s`: result of `ends_by_gpu`. `node`: BY_RULE
     or NO_PREFERENCE (preferred GPU types are ignored), as in `choose`.

@@ -226,7 +226,7 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 
 @kernel
 def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: float) -> None:
-    """Set the entries of `ends_s` to `left_s` for all GPUs of node `n`: one job has the whole node."""
+    """Set `ends_s` of all GPUs of node `n` to `left_s`, because one job has the whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         ends_s[g] = left_s
 

@@ -168,9 +168,9 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return a plan on shared GPUs; its speeds (`own`, `gain`, `slowest`) are given.
+    """Return the plan to share GPUs, given the predicted speeds: `own`, `gain` and `slowest` (see `Plan`).
 
-    The plan is not allowed if `slowest`, its worth or its gain is too low.
+    The plan is marked as not allowed if `slowest`, the worth of the plan, or `gain` is too low.
     """
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)

@@ -123,7 +123,7 @@ def read_members(file: Path, content: io.BytesIO | None = None) -> dict[str, byt
 
 
 def _as_text(members: dict[str, bytes]) -> str:
-    """Return a zip of these members as a value of the setting `checkpoint`; equal members give equal text."""
+    """Return a zip of `members` as text for the setting `checkpoint`; equal members give equal text."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, body in members.items():

@@ -250,7 +250,7 @@ class Policy:
         return make_rule(self.settings)
 
     def check_read(self, *names: str) -> None:
-        """Check that no setting is set that the scheduler of this policy does not read.
+        """Check that the policy changes only settings that its scheduler reads.
 
         Args:
             *names: The settings that the scheduler reads.

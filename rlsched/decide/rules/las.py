@@ -133,9 +133,10 @@ def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
 def _in_order(
     s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-    """Return (`slots` in order of (level, key, seq), keys in the same order, number of slots in level 1).
+    """Sort running jobs for the quota walk: by level, then by the sort key of the queue, then by `seq`.
 
-    Key: sort key of the queue. Level 1: attained service up to the threshold; level 2: above the threshold.
+    Jobs with attained service up to the threshold are in level 1, other jobs in level 2. Returns (sorted
+    `slots`, their sort keys, number of jobs in level 1).
     """
     count = slots.shape[0]
     keys = np.empty(count)

@@ -115,7 +115,7 @@ def next_by_key(
 
 @kernel
 def look_tick_s(look_s: float, now_s: float, tick_s: float) -> float:
-    """Return the first multiple of `tick_s` after now and not before `look_s`, which may be infinite."""
+    """Return the first multiple of `tick_s` after now that is at least `look_s`; infinite if `look_s` is."""
     if look_s == math.inf:
         return look_s
     tick = np.ceil(look_s / tick_s) * tick_s

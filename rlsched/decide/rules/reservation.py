@@ -269,10 +269,10 @@ def next_candidate(
     """Return the first queue position from `start` on whose job fits and is not skipped; -1: none.
 
     The caller then calls `place_beside`, which decides whether the job starts. A job is skipped if it is
-    predicted to run past the reservation, and `verdicts` has _DELAYS for its demand class. After a scan of
-    the whole queue, `class_queue.least_s` stores a lower bound of the run times of the skipped jobs. If even
-    this run time is too long, later calls skip the whole class. With models, no job that fits is skipped,
-    because run times depend on placements.
+    predicted to run beyond the time of the reservation (`shadow_s`), and `verdicts` has _DELAYS for its
+    demand class. After a scan of the whole queue, `class_queue.least_s` stores a lower bound of the run times
+    of the skipped jobs. If even this run time is too long, later calls skip the whole class. With models, no
+    job that fits is skipped, because run times depend on placements.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)
