@@ -175,7 +175,7 @@ class ClusterState(ClusterShape):
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
     def raise_gpu_need(self, seq: int, gpu_need_mib: int) -> None:
-        """Raise the memory that a live job needs on each GPU to at least this, MiB; its co-tenants stay."""
+        """Raise a live job's memory need on each GPU to `gpu_need_mib` if it is less. Co-tenants stay."""
         need_mib, slot = self.arrays.job.gpu_need_mib, self.slot_of(seq)
         need_mib[slot] = max(gpu_need_mib, need_mib[slot])
         kernels.forget_answers(self.arrays)
@@ -502,7 +502,7 @@ class ClusterState(ClusterShape):
         return slot
 
     def _all_in_status(self, seqs: Sequence[int], status: int, word: str) -> NDArray[np.int64]:
-        """Return the slots of these jobs, ascending; raise an AllocationError unless all have this status."""
+        """Return the slots of the jobs `seqs`, ascending; raise AllocationError unless all have `status`."""
         job = columns(self.arrays.job)
         slots = np.flatnonzero((job["status"] == status) & np.isin(job["seq"], np.array(seqs, np.int64)))
         if len(slots) != len(seqs):

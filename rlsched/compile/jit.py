@@ -127,7 +127,7 @@ class Kernel:
         return cast("Callable[..., Any]", entry.overloads[wanted].entry_point)
 
     def _remember(self, args: tuple[Any, ...], latest: _Latest) -> None:
-        """Store the compiled function for `args`: calls with the same state and equal types use it."""
+        """Store the compiled function for `args`; later calls with the same state and types look it up."""
         others = args[1:]
         if not all(map(_shows_its_type, others)):
             return

@@ -114,7 +114,10 @@ def _versions() -> str:
 
 
 def is_kept(function: types.FunctionType) -> bool:
-    """Return whether the cache has a kernel's code for calls from Python with at least one set of types."""
+    """Return whether the cache has a kernel's code for calls from Python.
+
+    The code for at least one combination of argument types is enough.
+    """
     return any(folder("entries").glob(f"*-{DIGESTS.digest_of(function).hex()[:16]}.*.nbi"))
 
 

@@ -82,7 +82,7 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
 
 
 def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
-    """Return a dict: index of each possible plan in the record -> number of its candidate."""
+    """Return a dict: index in the record of a plan that was possible -> its number as a candidate."""
     return {one.at: one.number for one in candidates(record) if one.of == "plan"}
 
 

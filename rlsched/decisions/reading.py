@@ -260,7 +260,7 @@ def parts(folder: Path) -> list[Part]:
 
 
 def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a batch as tuples, in the field order of the struct `kind`; nan: missing column."""
+    """Yield the rows of a batch as tuples in the field order of `kind`; a missing column is read as nan."""
     there = batch.schema.names
     columns = [
         batch.column(name).to_pylist() if name in there else repeat(math.nan, batch.num_rows)

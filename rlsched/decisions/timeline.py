@@ -166,7 +166,7 @@ class Timeline:
             self.saw(first_s, last_s)
 
     def saw(self, *times_s: float) -> None:
-        """Extend the period from `first_s` to `last_s` so that it includes these times."""
+        """Extend the period from `first_s` to `last_s` so that it includes `times_s`."""
         self.first_s = min(times_s if math.isnan(self.first_s) else (self.first_s, *times_s))
         self.last_s = max(times_s if math.isnan(self.last_s) else (self.last_s, *times_s))
 
@@ -358,9 +358,9 @@ def _held(attempt: AttemptSeen) -> float:
 
 
 def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (N,) sums of all changes up to each of the (N,) times `at_s`; negative sums become 0.
+    """Return the (N,) values of a counter at the times `at_s`: the sum of its changes so far, at least 0.
 
-    In `changes`, the time of a change, seconds, and the amount of the change alternate.
+    `changes`: time of the first change, seconds, its amount, time of the second change, its amount, ...
     """
     if not changes:
         return np.zeros(len(at_s))

@@ -94,9 +94,9 @@ def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: f
 
 
 def _with_forecasts(series: Series, rows: list[Row]) -> Series:
-    """Return the series with the forecasts in the rows.
+    """Return a copy of the series with the forecasts that the rows of its file contain.
 
-    After the last value of the series, the forecasts end at the first step without a forecast.
+    Forecasts for steps after the last value are included up to the first step without a forecast.
     """
     said = {row.begins: row.forecast for row in rows if row.forecast is not None}
     step = timedelta(seconds=series.step_s)
@@ -217,9 +217,9 @@ def _one_place(table: Table, column: str) -> None:
 
 
 def _other_auctions(table: Table, at: str) -> set[int]:
-    """Return the numbers of the lines with prices of another auction than the main auction of the day.
+    """Return the numbers of the lines whose price is not from the main auction of the day.
 
-    The column `Sequence` names the auction of a line.
+    The column `Sequence` names the auction of a line. The main auction is the first in the order of `_rank`.
     """
     columns = table.find("^sequence$")
     if not columns:
@@ -254,7 +254,7 @@ def _iso_rows(table: Table, at: str, column: str) -> Iterator[Row]:
 
 
 def _with_cells(table: Table, rows: list[Row]) -> list[Row]:
-    """Return the rows, each with its forecast from the columns `FORECAST_COLUMNS`."""
+    """Return `rows` with the forecasts that the file has in the columns `FORECAST_COLUMNS`."""
     values, times = (
         ["" if is_blank(cell) else cell for _, cell in table.cells(name)] for name in FORECAST_COLUMNS
     )
@@ -279,8 +279,9 @@ def _value(table: Table, line: int, column: str, cell: str) -> float | None:
 def _step_s(path: str, rows: list[Row]) -> float:
     """Return the length of the steps, seconds.
 
-    The step is the shortest length of a row. If the rows have no lengths, the step is the shortest distance
-    between the starts of successive rows, or the most frequent one if not all are multiples of the shortest.
+    The step is the length of the row that covers the shortest time. If the rows have no lengths, the step is
+    the shortest distance between the starts of successive rows. If some distances are not multiples of the
+    shortest, the step is the most frequent distance.
     """
     lasts = [row.lasts_s for row in rows if row.lasts_s is not None]
     apart = Counter((other.begins - one.begins).total_seconds() for one, other in pairwise(rows))

@@ -246,7 +246,7 @@ def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float
 
 
 def _grid_step_s(series: list[Series]) -> float:
-    """Return the step, seconds, of the coarsest time grid with the start of every step of these series."""
+    """Return the longest grid step, seconds, for which all steps of all series start at grid points."""
     whole = [timedelta(seconds=one.step_s) for one in series]
     whole += [abs(one.begins - series[0].begins) for one in series]
     tick = timedelta(microseconds=1)

@@ -116,7 +116,7 @@ class Desk:
         return self.waits(job) or job.key in self.starting
 
     def at_work(self) -> set[str]:
-        """Return the keys of Slurm's jobs that have a confirmed attempt without an end."""
+        """Return the keys of Slurm's jobs with a confirmed attempt (`is_sure`) that has not ended."""
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:

@@ -25,7 +25,7 @@ from rlsched.wire.messages import ForNode, Heartbeat, OfNode, Refused, decode, e
 RENEW_S = 10.0
 """Seconds without a message from the broker after which a new socket is opened to the next address."""
 FORGET_S = 60.0
-"""Time after which the answer to a question is no longer expected, seconds."""
+"""Time after which the gateway no longer expects the broker's answer to a question, seconds."""
 SLOW_S = 5.0
 """Duration of a query, seconds, after which Slurm is treated as unreachable until it answers."""
 WAIT_MS = 20

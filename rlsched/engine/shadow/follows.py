@@ -177,7 +177,7 @@ class Follows(Scheduler):
         return True
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the next start by Slurm that is possible in this state, or a `Wait` if there is none.
+        """Return the next start that Slurm has made and that the state permits, or a `Wait` if there is none.
 
         The returned decision has no record.
         """

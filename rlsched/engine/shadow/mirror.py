@@ -231,7 +231,7 @@ class Mirror:
             self._over.add(key)
 
     def is_known_over(self, key: str) -> bool:
-        """Return whether a job is known to have ended, or was given up (`give_up`)."""
+        """Return whether the shadow knows that a job has ended, or has stopped following it (`give_up`)."""
         return key in self._over or key in self.unfit
 
     def give_up(self, key: str, why: str) -> None:
