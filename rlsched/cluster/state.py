@@ -283,8 +283,9 @@ class ClusterState(ClusterShape):
     def check_parts(self) -> None:
         """Check again which demand classes are plain, if jobs on one GPU use more than its part of the cores.
 
-        For a *plain* class, counts of free GPUs decide whether a job fits. Rules never start such jobs on
-        one GPU, but a user-defined policy or an earlier version can have done so. Only if cores are lent.
+        For a *plain* class, counts of free GPUs decide whether a job fits. Rules never let jobs use more than
+        this part, but a user-defined policy or an earlier version can have done so. Without lending of cores,
+        do nothing.
         """
         config = self.arrays.config[0]
         if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):

@@ -60,9 +60,9 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the argument `slope` of `slack_frac` for a waiting job.
 
-    The result is `defer` plus the dial `defer`. For a preemptible job, it is also at least the slope at which
-    the job would be paused again right after its start: `pause`, and after the first attempt `pause` plus the
-    dial `pause`.
+    The result is the setting `defer` plus the dial `defer`. If the job could be paused, `pause` replaces
+    `defer` if it is larger, and after the first attempt the result is at least `pause` plus the dial `pause`:
+    otherwise the job could start only to be paused immediately.
     """
     job, dial = s.job, s.dials.dial[partition_of(s, slot)]
     slope = o.defer

@@ -120,7 +120,7 @@ class Desk:
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
-        """Copy `forgotten`, `dead` and `withdrawn` when the gateway asks the broker for its list of jobs.
+        """Copy `forgotten`, `dead` and `withdrawn`, because the gateway asks the broker for its list of jobs.
 
         When the list arrives, `has_live` removes only entries that are in these copies.
         """
