@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_S: Final = 6 * 3600.0
-"""Length of a time block, seconds. Futures repeat past blocks with all their arrivals, to preserve bursts."""
+"""Length of a time block, seconds. A future repeats all arrivals of a past block, to preserve bursts."""
 DAY_S: Final = 86_400.0
 DAYS: Final = 7
 KEPT_S: Final = (DAYS + 1) * DAY_S
@@ -35,10 +35,10 @@ CAME: Final = np.dtype(
 
 
 class RecentJobs:
-    """Jobs that arrived in the last days.
+    """Jobs that arrived in the last 8 days.
 
     Attributes:
-        since_s: Time since which all arrivals are known; infinite before the first arrival.
+        since_s: Time from which on all arrivals are known; infinite before the first arrival.
     """
 
     def __init__(self) -> None:
@@ -96,11 +96,12 @@ class RecentJobs:
         self._first, self._end = 0, len(kept)
 
     def next_block(self, now_s: float, block: int, draws: np.random.Generator) -> tuple[slice, float]:
-        """Return (slice of `rows` to repeat in a time block of a future, seconds to add to their times).
+        """Choose the past arrivals that one time block of a future repeats.
 
-        The block of a future repeats the arrivals in the same hours of a random earlier day. If the arrivals
-        in these hours are known for no day, the block repeats random known hours, or the most recent hours
-        if it is block 0. In the other case, block 0 repeats the most recent hours with probability 1/2.
+        Return (slice of `rows`, seconds to add to their submission times). Block 0 repeats the most recent
+        hours with probability 1/2. Otherwise a block repeats the same hours of a random earlier day. If no
+        earlier day with these hours is known, block 0 repeats the most recent hours, and every other block
+        random known hours.
 
         Args:
             now_s: Present time.

@@ -29,13 +29,14 @@ Whole = NDArray[np.int64]
 FIRST_SHARE: Final = 0.5
 """Initial value of c, the fraction of the variance that is common to a burst."""
 FIRST_PAIRS: Final = 20.0
-"""Weight of `FIRST_SHARE` in the estimate of c. Each ended job of a burst, except one, has weight 1."""
+"""Weight of the initial value `FIRST_SHARE` in the mean that estimates c. In each burst, every ended job
+except one has weight 1."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Maximum sum of the weights of a burst's running jobs, which are not independent. An ended job
-has weight 1."""
+"""Maximum total weight of a burst's running jobs in the estimate of the burst's common factor u. Their scores
+are not independent, so they count together at most as much as one ended job (weight 1)."""
 _MOST: Final = 5.0
 """Maximum absolute value of a score."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
@@ -64,7 +65,7 @@ class Bursts:
         score: (N,) score of each job; nan: unknown.
 
     Attributes:
-        shares: (SIZES,) learned value of c in each size class.
+        shares: Learned value of c for each size class in `SIZES`.
     """
 
     def __init__(self, vc: Whole, demand: Whole, submit_s: Floats, gpus: Floats, score: Floats) -> None:
@@ -85,12 +86,12 @@ class Bursts:
 
     @classmethod
     def of_past(cls, past: NDArray[np.void], gpus: Floats, like: Lengths) -> Bursts:
-        """Find the bursts of past jobs.
+        """Find the bursts of recent jobs, and compute the jobs' scores.
 
         Args:
-            past: (N,) past jobs, with the fields `CAME`.
+            past: (N,) recent jobs, CAME.
             gpus: (N,) GPUs of the jobs.
-            like: Distributions of recent run times.
+            like: Distributions of recent run times, from which the scores are computed.
         """
         run_s, predicted_s, spread = past["run_s"], past["predicted_s"], past["spread"]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -143,7 +144,10 @@ class Bursts:
     def _believed(
         self, ids: Whole, share: Floats, member: Whole, outlived: Floats, root: Floats, rest: Floats
     ) -> Floats:
-        """Return (B, U) probabilities that the common factor of each burst is at most each value of `_U`."""
+        """Return the distribution of the common factor u of each burst, given its ended and running jobs.
+
+        Element [b, i] is the probability that u of burst b is at most `_U[i]`.
+        """
         ended, total = np.zeros((2, len(ids)))
         known = ids >= 0
         ended[known], total[known] = self._ended[ids[known]], self._sum[ids[known]]

@@ -9,7 +9,7 @@ from rlsched.wire.messages import JobForecast
 
 NOT_WITHIN = "not within 7 days"
 AGED_S = 30.0
-"""`cell` shows the age of a forecast that is older than 2 x `AGED_S` + 60 seconds."""
+"""Seconds. `cell` adds the age of a forecast if the age exceeds twice this value plus a minute."""
 
 
 def in_words(forecast: JobForecast, now_s: float) -> str:

@@ -33,7 +33,7 @@ class LiveJob(NamedTuple):
 
 
 class When(NamedTuple):
-    """Quantiles (10, 50 and 90 %) of a job's start and end, as clock times in seconds.
+    """Quantiles (10, 50 and 90 %) of a job's start and end: points in time, seconds, not times from now on.
 
     A quantile beyond the horizon is infinite.
 
@@ -122,9 +122,14 @@ class Keeping:
     def corrected(
         self, what: What, num_gpus: float, times: Floats, list_s: float, now_s: float
     ) -> tuple[float, ...]:
-        """Return the corrected quantiles of one job, without storing a forecast.
+        """Return the corrected quantiles of a job's start or end, and store no forecast.
 
-        `times` has the (1, S) simulated clock times. `list_s` is the clock time by list scheduling.
+        Args:
+            what: Kind of the forecast.
+            num_gpus: Size of the job.
+            times: (1, S) start or end of the job in each simulated future, seconds.
+            list_s: Start or end of the job by list scheduling, seconds.
+            now_s: Present time; the times above are on the same scale.
         """
         late = self._late(now_s).get((what, size_class(num_gpus)))
         by = self.record.correction(what, num_gpus, late)
@@ -145,7 +150,10 @@ class Keeping:
     # ---- outcomes ---------------------------------------------------------------------------------
 
     def saw(self, job: str, start_s: float, end_s: float) -> None:
-        """Record the start and the end of a job; nan: unknown. Pass nan for the end of a cancelled job."""
+        """Record the true start and end of a job, for its open forecasts; nan: has not happened.
+
+        Pass nan for the end of a cancelled job, so that its forecast is not scored.
+        """
         if job in self._open:
             self._came[job] = (start_s, end_s)
 
@@ -155,7 +163,10 @@ class Keeping:
         self._met.discard(job)
 
     def take_outcomes(self) -> list[Seen]:
-        """Return the outcomes since the last call, oldest first, and add them to the record."""
+        """Return the forecasts whose outcomes were recorded since the previous call, earliest outcome first.
+
+        They are no longer open, and are added to `record`.
+        """
         found: list[tuple[Seen, bool]] = []
         for job, (start_s, end_s) in self._came.items():
             left = []

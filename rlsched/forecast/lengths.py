@@ -24,10 +24,12 @@ sizes, or none.
 OUTLIVED: Final = 5
 """Minimum number of ended jobs that ran longer than a job's age; with fewer, no distribution is used."""
 LEAST_SPREAD: Final = 0.05
-"""Minimum spread of a prediction that uses a distribution of z; with less spread, it counts as certain."""
+"""Minimum spread of a prediction for which the distribution of z is used. A prediction with less spread
+counts as certain."""
 _KNOTS: Final = 512
 _BEYOND: Final = 0.5
-"""For run times beyond the longest known one: assumed mean excess, as a fraction of the longest known one."""
+"""Assumed mean amount by which longer run times exceed the longest known run time, as a fraction of that
+longest run time."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,9 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return, for each job, the fraction of ended jobs of its size class with a lower z, (N,).
+        """Return, for each job, the estimated fraction of jobs of its size class with a lower z, (N,).
 
-        The fractions are estimates, in which running jobs count, too. nan: unknown. The module defines z.
+        The estimate counts ended and running jobs (see `Lengths`); nan: unknown. The module defines z.
 
         Args:
             gpus: (N,) GPUs of the jobs.

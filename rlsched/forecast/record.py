@@ -39,7 +39,7 @@ used too.
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
 """Candidate weights of the simulated futures in a forecast; list scheduling has the remaining weight."""
 BLEND_TRUST: Final = 10.0
-"""Each candidate of `BLENDS` has the weight exp(-BLEND_TRUST x (loss / least loss - 1)) in their mean."""
+"""In the mean of the candidates `BLENDS`, each one counts exp(-BLEND_TRUST x (loss / least loss - 1))."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
 """Unit u, seconds: the logarithm of a time is ln(1 + time / u)."""
@@ -92,7 +92,10 @@ def _unln(value: float) -> float:
 
 
 def teaching(count: int) -> NDArray[np.int64]:
-    """Return the positions, evenly spread in 0 to `count` - 1, of the forecasts to use for corrections."""
+    """Choose the forecasts of one refresh and size class that corrections use, at most `OF_ONE`.
+
+    Return their positions, evenly spread from 0 to `count` - 1.
+    """
     return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
 
 
@@ -178,7 +181,10 @@ class Record:
             self.add(one, at in teach)
 
     def add(self, seen: Seen, teaches: bool = True) -> None:
-        """Add an outcome for the scores and the simple `RULES`. If `teaches`, use it for corrections, too."""
+        """Add the outcome of a forecast.
+
+        The scores and the simple `RULES` use every outcome; corrections only if `teaches` is True.
+        """
         mine = self._class(seen.what, seen.num_gpus)
         if teaches:
             list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
@@ -200,9 +206,9 @@ class Record:
         Args:
             what: Kind of the forecast.
             num_gpus: Size of the job.
-            late: (W, 6) forecasts of events that have not happened yet. The columns are as in
-                `_OfClass.known`, but with the forecast's age instead of the outcome. Each forecast counts
-                only for the quantiles that its age exceeds, as if the event happened now.
+            late: (W, 6) open forecasts: starts or ends that have not happened yet. The columns are as in
+                `_OfClass.known`, with the forecast's age instead of the outcome. For the quantiles that its
+                age exceeds, a forecast counts as if the start or end happened now; for others, not at all.
         """
         own = self._class(what, num_gpus).known
         known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
@@ -266,15 +272,23 @@ _LOGS: Final = len(QUANTILES) + 2
 
 
 def _blended(logs: Floats, share: float | Floats) -> Floats:
-    """Return (N, 3) logarithms: weighted means of each quantile of the futures with the list-scheduling time.
+    """Return the logarithms of N forecasts before the correction, (N, 3): one per quantile.
 
-    `logs`: (N, 5) logarithms as in `_OfClass.known`. `share`: weight of the futures.
+    Each is the weighted mean of ln(quantile of the futures) and ln(time by list scheduling).
+
+    Args:
+        logs: (N, 5) the five logarithms of each forecast, as in `_OfClass.known`.
+        share: Weight of the futures.
     """
     return np.asarray(share * logs[:, : len(QUANTILES)] + (1.0 - share) * logs[:, len(QUANTILES) : -1])
 
 
 def _share_of(known: Floats, weights: Floats) -> float:
-    """Return the weight of the futures: a mean of `BLENDS`, in which a low loss gives a high weight."""
+    """Return the weight of the simulated futures in a forecast.
+
+    The result is the mean of the candidates `BLENDS`; a candidate with lower loss on the forecasts `known`
+    counts more (`BLEND_TRUST`).
+    """
     truth_s = np.expm1(known[:, -1]) * _UNIT_S
     losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
     for place, share in enumerate(BLENDS.tolist()):
@@ -318,7 +332,7 @@ def pinball_s(said: Floats, truth: Floats) -> float:
 
 
 def score(seen: Sequence[Seen]) -> Score | None:
-    """Return the score of forecasts of one kind; None if there are no forecasts."""
+    """Return the quality of forecasts, given with their outcomes; None if there are no forecasts."""
     if not seen:
         return None
     truth = np.array([one.seen_s for one in seen])

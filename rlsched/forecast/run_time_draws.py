@@ -17,7 +17,8 @@ _LN: Final = np.log(EDGES_S)
 _Z: Final = np.linspace(-6.0, 6.0, 4001)
 _BELOW: Final = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolist()])
 _GONE: Final = 1e-6
-"""A job has outlived its prediction if the predicted probability that it runs longer is below this value."""
+"""A job has outlived its prediction if the predicted probability of a run time above the job's age is below
+this value."""
 _BEYOND: Final = 0.5
 """Assumed mean remaining time of a job that has outlived its prediction, as a fraction of the job's age."""
 EVERY: Final = (16, 4, 2, 1)
@@ -79,7 +80,7 @@ def run_times(
 
     Args:
         chances: (L, BINS) predicted distribution. If a row is nan, median and spread are used instead, with
-            the shape of `like` (lognormal if the shape is unknown).
+            the distribution of z in `like`; if that is unknown, the run time is lognormal.
         predicted_s: (L,) predicted median, seconds.
         spread: (L,) standard deviation of the logarithm of the run time.
         limit_s: (L,) time limits that users have set, seconds; nan: no limit.
@@ -166,6 +167,9 @@ def _from_lognormal(predicted_s: Floats, spread: Floats, age_s: Floats, at: Floa
 
 
 def _or_beyond(total: Floats, left: Floats, age_s: Floats, at: Floats) -> Floats:
-    """Return `total`, but with age x (1 + exponential draw) for jobs that have outlived their prediction."""
+    """Return the run times `total`, except for jobs that have outlived their prediction.
+
+    The run time of such a job becomes age x (1 + draw), with an exponential draw of mean `_BEYOND`.
+    """
     beyond = age_s[:, None] * (1.0 - _BEYOND * np.log1p(-at))
     return np.where((left < _GONE)[:, None], beyond, total)

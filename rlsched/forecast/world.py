@@ -68,8 +68,8 @@ class World:
         chances: Predicted (BINS,) distribution of the run time, by the job's sequence number in the state.
             For a job without an entry, the predicted median and spread in the state are used.
         past: Recent jobs.
-        numbers: Job IDs with which live jobs are found in `past`, by the job's sequence number in the state.
-            A job without an entry belongs to no burst.
+        numbers: Sequence number of a live job in the state -> ID under which `past` has the same job. A job
+            without an entry belongs to no burst.
     """
 
     state: ClusterState

@@ -25,11 +25,11 @@ class MinuteOutcome(msgspec.Struct, frozen=True, kw_only=True):
 def replay_states(
     series: NodeDemand, service: PowerDown, power: PowerByState, since_s: float, review_s: float = SLOT_S
 ) -> MinuteOutcome:
-    """Replay demand on simulated nodes with a service. Rows before `since_s` are a warm-up.
+    """Replay a series of node demand on simulated nodes that `service` puts to sleep and wakes.
 
     Each busy node runs one job. Jobs start on the free nodes with the lowest indices, and end on the busy
-    nodes with the highest indices. A row lasts until the next row, but at most `SLOT_S`. Demand is limited to
-    the number of nodes.
+    nodes with the highest indices. A row of the series lasts until the next row, but at most `SLOT_S`. Rows
+    before `since_s` are replayed, and not counted in the result. Demand is limited to the number of nodes.
     """
     states = NodeStates(series.nodes, power, float(series.time_s[0]))
     demand = np.minimum(series.busy, series.nodes).astype(np.int64)
@@ -59,7 +59,7 @@ def replay_states(
 
 
 def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float) -> bool:
-    """Carry out the commands that the service returns now. Return whether there were commands."""
+    """Call the service's `review`, and apply its commands to the nodes. Return whether it gave commands."""
     commands = service.review(now_s, states.busy, waiting, states)
     for command in commands:
         states.apply(command, now_s)

@@ -87,7 +87,7 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def rule(self) -> KeepRule:
-        """The rule with node counts for the whole cluster; `rule_for` scales them to a set of nodes."""
+        """These settings as a `KeepRule`. Its node counts apply to the whole cluster; see `rule_for`."""
         plain = KeepRule()
         buffer, wake = self.buffer_nodes, self.wake_buffer_nodes
         if buffer is not None and wake is None:
@@ -102,18 +102,18 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         )
 
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
-        """Return a service for each set of nodes, given the sizes of the sets.
+        """Return a power-down service for each set of interchangeable nodes, given the sizes of the sets.
 
         Node counts, such as buffers, are divided among the sets in proportion to size, and rounded up.
         """
         return [self.service(size, sum(sizes)) for size in sizes]
 
     def service(self, size: int, total: int) -> PowerDownService:
-        """Return the service for a set of `size` nodes, in a cluster of `total` nodes."""
+        """Return the power-down service of a set of `size` nodes, in a cluster of `total` nodes."""
         return PowerDownService(self.rule_for(size, total), self.demand_forecast, float(self.slot))
 
     def rule_for(self, size: int, total: int) -> KeepRule:
-        """Return the rule for a set of `size` nodes, in a cluster of `total` nodes."""
+        """Return `rule` with node counts scaled to a set of `size` nodes, in a cluster of `total` nodes."""
         rule, scaled = self.rule, dict[str, int]()
         for name in _NUMBERS:
             is_default = self.buffer_nodes is None and getattr(self, name) is None

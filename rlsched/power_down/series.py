@@ -52,7 +52,10 @@ class NodeDemand:
         return NodeDemand(self.time_s[rows], self.busy[rows], self.nodes)
 
     def slots(self) -> NDArray[np.float64]:
-        """Return (M,) maximum demand per 10 min (time slot); a slot without rows repeats the last value."""
+        """Return the maximum demand in each time slot of 10 minutes, (M,).
+
+        A slot without rows has the value of the slot before.
+        """
         number = np.floor(self.time_s / SLOT_S).astype(np.int64)
         slot = number - number[0]
         busy = np.full(int(slot[-1]) + 1, -1.0)

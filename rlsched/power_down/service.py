@@ -60,7 +60,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Args:
             awake: Number of nodes awake now.
             peak: Forecast of the highest future demand.
-            last: Demand of the last time slot.
+            last: Demand of the last time slot, or present demand if that is higher.
             falling: Whether demand is below its recent mean, as `is_falling` returns it.
             paused: Number of nodes that are free because their jobs pause; these nodes can sleep in addition
                 to `ramp_nodes`.
@@ -71,10 +71,10 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return max(target, awake - self.ramp_nodes - paused) if self.ramp_nodes else target
 
     def is_falling(self, demand: Floats) -> bool:
-        """Return whether the last of the (N,) values `demand` is below the mean of the last `falling_slots`.
+        """Return whether demand is below its recent mean by a tenth of a node or more (as in Helios' code).
 
-        The minimum difference of a tenth of a node is from Helios' code. Returns False for fewer values than
-        `falling_slots`, and True if `falling_slots` is 0.
+        `demand`: (N,) demand of the last time slots. Its last value is compared with the mean of its last
+        `falling_slots` values. Returns False if there are fewer values, and True if `falling_slots` is 0.
         """
         if self.falling_slots == 0:
             return True
@@ -144,7 +144,8 @@ class PowerDownService:
     ) -> list[Command]:
         """Return commands, see `PowerDown.review`. Idle draining nodes are put to sleep.
 
-        The node with the lowest index wakes first; the idle node with the highest index sleeps first.
+        Draining nodes wake before sleeping nodes, and lower indices before higher ones. The idle node with
+        the highest index sleeps first.
         """
         demand = int(busy_nodes.sum()) + waiting_nodes
         ended = self._observe(now_s, float(demand))
@@ -168,7 +169,7 @@ class PowerDownService:
         return done
 
     def _observe(self, now_s: float, demand: float) -> bool:
-        """Record the demand at a review. Return whether a time slot has ended since the review before.
+        """Record the demand at a review. Return whether a time slot has ended since the previous review.
 
         A time slot without a review gets the demand of the slot before.
         """

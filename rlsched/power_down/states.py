@@ -119,9 +119,9 @@ class NodeStates:
         self.busy[node] = True
 
     def finish_last_job(self, node: int, now_s: float) -> list[Command]:
-        """Record that this node's last job has ended. Put a draining node to sleep.
+        """Record that the last job on a node has ended. If the node is draining, set its state to ASLEEP.
 
-        Returns the `Sleep` command of a draining node, otherwise no commands.
+        Returns the `Sleep` command, already applied here, if the node was draining; otherwise no commands.
         """
         self.advance(now_s)
         self.busy[node], self.idle_since_s[node] = False, now_s
@@ -185,7 +185,7 @@ class NodeStates:
             )
 
     def _energy_until(self, now_s: float) -> float:
-        """Return the energy of the nodes from the previous time to `now_s`, J, without the power of jobs."""
+        """Return the energy of the nodes since the last call of `advance`, J, without the power of jobs."""
         power, state, span_s = self.power, self.state, now_s - self._now_s
         awake = (state == NodeState.ON) | (state == NodeState.DRAINING)
         boot_s = np.clip(np.minimum(self.ready_s, now_s) - self._now_s, 0.0, span_s)[
