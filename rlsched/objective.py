@@ -216,21 +216,21 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The names in `TERMS` of the terms in use. If carbon is in use, the list contains `money`."""
+        """Names (of `TERMS`) of the terms in use. Carbon is counted in the term `money`."""
         return tuple(
             name for name in TERMS if self.counts(name) or (name == "money" and self.counts("carbon"))
         )
 
     def name_of(self, term: str) -> str:
-        """Return the name of a term to show to users: `carbon` instead of `money` if `counts("carbon")`."""
+        """Return the name under which users see a term: `carbon` for `money` if carbon is in use."""
         return "carbon" if term == "money" and self.counts("carbon") else term
 
     def weights(self, energy_weight: float, *, has_prices: bool) -> Floats:
         """Return the (NUM_TERMS,) weights, with sum 1.
 
         Args:
-            energy_weight: Weight of energy of the cluster, 0 to 1; applies if no term has a weight.
-            has_prices: Whether the run has prices. If not, energy gets the weight of money.
+            energy_weight: The cluster's weight of energy, 0 to 1; used only if the objective sets no weight.
+            has_prices: Whether the run has prices. If so, `energy_weight` is the weight of money instead.
         """
         found = np.array([float(getattr(self, name)) for name in TERMS])
         found[Term.MONEY] += self.carbon
@@ -258,16 +258,19 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return np.where(means > self.limits, PENALTY, 0.0)
 
     def training_penalties(self, means: Floats) -> Floats:
-        """Return the (NUM_TERMS,) penalties (see `penalties`) in training, which rise gradually.
+        """Return the (NUM_TERMS,) penalties (see `penalties`) in training, where they rise gradually.
 
-        A penalty is 0 up to `_RAMP` below the bound, then linear up to `PENALTY` at the bound. `means`: mean
-        ratios over windows, because single windows exceed a bound by chance.
+        A penalty is 0 for a mean ratio up to bound - `_RAMP`, then rises linearly to `PENALTY` at the bound.
+        `means`: mean ratios over several windows, because a single window can exceed a bound by chance.
         """
         found: Floats = PENALTY * np.clip((means - self.limits) / _RAMP + 1.0, 0.0, 1.0)
         return found
 
     def job_weights(self, jobs: Jobs) -> Floats:
-        """Return the (J,) weights of the jobs' times; -1 for a job in no class, whose weight is 1."""
+        """Return the weight of each job's time, (J,): the weight of its class, or -1 if it is in no class.
+
+        -1 only marks such a job: its time counts with weight 1.
+        """
         found = np.full(jobs.gpus.size, -1.0)
         for one in reversed(self.classes):
             found[_matches(one, jobs)] = one.weight
@@ -295,9 +298,10 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return found
 
     def terms_by_job(self, jobs: Jobs, delay_s: Floats) -> Floats:
-        """Return what each job adds to the terms that depend on delays, (NUM_TERMS, J); other rows are 0.
+        """Return what each job adds to each term that depends on delays, (NUM_TERMS, J).
 
-        `delay_s`: (J,) time in the system less the run time on unshared GPUs at full clock.
+        The rows of all other terms are 0. `delay_s`: (J,) time from submission to last end, less the run time
+        on unshared GPUs at full clock.
         """
         weight, has_slack = self.job_weights(jobs), jobs.slack_s > 0.0
         beyond_s = np.where(has_slack, np.maximum(delay_s - jobs.slack_s, 0.0), delay_s)

@@ -73,7 +73,8 @@ TRAIT: Final = np.dtype(
 )
 """Fields of a workload on a GPU type."""
 WORKED_OUT: Final = (TRAIT.names or ())[(TRAIT.names or ()).index("more_sensitive") :]
-"""Fields of `TRAIT` that catalogues do not contain: predictions (`speed.fill_beside`) and learnt values."""
+"""Fields of `TRAIT` that are not in a catalogue: predicted speeds next to other workloads (computed by
+`rlsched.cluster.speed.fill_beside`), and values learnt from observations."""
 
 
 @by_reference

@@ -55,7 +55,7 @@ class _Curve(NamedTuple):
 
 
 class _Type(NamedTuple):
-    """Figures of a GPU type, with the sources that differ between types; `GPU_FIGURES` has all sources."""
+    """Figures of a GPU type, as entered in `_TYPES`. `_figures` adds the status and the source of each."""
 
     tdp_w: float
     memory_mib: float

@@ -21,17 +21,17 @@ POPULATION: Final = (0.80, 0.80)
 workload on one GPU type (K80, P100, V100).
 """
 POPULATION_SD: Final = 0.60
-"""Standard deviation of the logarithms of both factors, between workloads: .86 on V100, .43 on P100, .31 on
-K80 (same source), root mean square .58.
+"""Standard deviation, between workloads, of ln(sensitivity) and of ln(pressure). In the fits of `POPULATION`
+it is .86 on V100, .43 on P100 and .31 on K80; the root mean square is .58.
 """
 INTRODUCED_SD: Final = 0.20
-"""Default standard deviation of the logarithm of initial factors (`introduce`): the error of factors that
-were fitted to other pairs with the same workload."""
+"""Default standard deviation of the logarithm of a workload's initial factors, for `introduce`. It is the
+error of factors that were fitted to other pairs with the same workload."""
 OBSERVATION_SD: Final = 0.10
 """Standard deviation of ln(speed) around 1 / (1 + sensitivity x pressure) with fitted factors: .10 on P100,
 .09 on K80; .29 on V100, where half of the pairs are within .14 (`studies/models/fit_sharing.py`)."""
 REPEAT_SD: Final = 0.03
-"""Standard deviation of ln(speed) when the same pair is observed again. Assumed."""
+"""Standard deviation of ln(speed) between observations of the same pair of workloads (assumed)."""
 FLOOR_SD: Final = 0.05
 """Minimum standard deviation of a factor's logarithm: workloads change over time."""
 SLOWEST, FASTEST = 1e-3, 0.999
@@ -62,7 +62,7 @@ class Observed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Factors:
-    """Beliefs about one workload on one GPU type: means and standard deviations of the logarithms."""
+    """Beliefs about one workload on one GPU type: mean and standard deviation of each factor's logarithm."""
 
     log_sensitivity: float = math.log(POPULATION[0])
     log_pressure: float = math.log(POPULATION[1])
@@ -110,7 +110,7 @@ class PairKnowledge:
         self._factors[kind, workload] = Factors(math.log(sensitivity), math.log(pressure), sd, sd)
 
     def factors(self, workload: str, kind: str) -> Factors:
-        """Return the factors of a workload; for an unknown workload, the factors of the population."""
+        """Return the factors of a workload; for an unknown workload, the initial factors `POPULATION`."""
         return self._factors.get((kind, workload), STRANGER)
 
     def predicted_speed(self, workload: str, partner: str, kind: str) -> float:
@@ -119,7 +119,9 @@ class PairKnowledge:
         return math.exp(min(with_pair(self._modelled(workload, partner, kind), count, mean), 0.0))
 
     def observe(self, seen: Observed) -> None:
-        """Learn from one observation: update the pair's mean speed, and one factor of each of its workloads.
+        """Learn from one observation: update the pair's mean speed, the sensitivity and the pressure.
+
+        The sensitivity is that of the observed job's workload, the pressure that of its partner's workload.
 
         Raises:
             InputError: the speed is not a positive number.
@@ -146,7 +148,10 @@ class PairKnowledge:
             del self._pairs[next(iter(self._pairs))]
 
     def _move(self, seen: Observed, log_speed: float) -> None:
-        """Update the job's sensitivity and its partner's pressure, each in proportion to its variance."""
+        """Update the sensitivity of the job's workload and the pressure of its partner's workload.
+
+        The factor with the larger variance changes more.
+        """
         mine, theirs = self.factors(seen.workload, seen.kind), self.factors(seen.partner, seen.kind)
         of_mine, of_theirs = mine.sensitivity_sd**2, theirs.pressure_sd**2
         both = of_mine + of_theirs
@@ -210,15 +215,17 @@ def most_likely(before: float, variance: float, log_speed: float) -> float:
 def moved(
     log_factor: float, variance: float, both: float, before: float, after: float
 ) -> tuple[float, float]:
-    """Return the logarithm of a factor, and its standard deviation, after an observation.
+    """Return the logarithm of a sensitivity or a pressure, and its standard deviation, after an observation.
+
+    An observed speed changes z = ln(sensitivity x pressure). The factor takes `variance` / `both` of the
+    change, and the other factor takes the rest.
 
     Args:
         log_factor: Logarithm of the factor before the observation.
         variance: Variance of this logarithm before the observation.
-        both: Sum of this variance and the variance of the other factor of the product.
-        before: ln of the product before the observation.
-        after: ln of the product after the observation, by `most_likely`. The factor takes the part
-            `variance` / `both` of the change.
+        both: Sum of the variances of ln(sensitivity) and ln(pressure) before the observation.
+        before: z before the observation.
+        after: z after the observation, by `most_likely`.
     """
     slope = 1.0 / (1.0 + math.exp(-after))  # slope of -ln(speed) in the logarithm of the product
     gain = slope**2 / (both * slope**2 + OBSERVATION_SD**2)
@@ -227,7 +234,7 @@ def moved(
 
 
 def with_pair(log_speed: float, count: float, mean: float) -> float:
-    """Return the predicted ln(speed) of a pair: a mean of the factors' prediction and the observations.
+    """Return the predicted ln(speed) of a pair: a weighted mean of `log_speed` and `mean`.
 
     Args:
         log_speed: ln(speed) that the factors predict.

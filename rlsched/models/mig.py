@@ -195,7 +195,7 @@ MEASURED_AS: Final = {
 def gpu_with_mig(gpu_type: str) -> str | None:
     """Return the key of `PROFILES` for a GPU type; None: the type's slices are unknown.
 
-    A type without a memory size has the size in `GPU_FIGURES`: `A100` is `A100-40GB`.
+    If the name states no memory size, the size in `GPU_FIGURES` is assumed: `A100` is `A100-40GB`.
     """
     kind = canonical_kind(gpu_type)
     memory_mib = named_memory_mib(gpu_type) or GPU_FIGURES[kind]["memory_mib"].value
@@ -258,7 +258,7 @@ def layout_fits(compute: tuple[int, ...]) -> bool:
     """Return whether slices of these sizes fit on one GPU. MIG restricts their positions and total size.
 
     Args:
-        compute: Number of compute slices of each slice: 1, 2, 3, 4 or 7.
+        compute: For each MIG slice, its number of compute slices: 1, 2, 3, 4 or 7.
     """
     return _placed(sorted(compute, key=lambda size: -_LENGTH[size]), 0)
 

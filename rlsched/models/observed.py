@@ -90,7 +90,10 @@ class LearntPairs:
     def observe(
         self, m: ModelArrays, kinds: Sequence[str], seen: Observed, number: Callable[[str], int]
     ) -> bool:
-        """Update the models `m` of the GPU types `kinds` from an observation; return whether they changed."""
+        """Learn from an observation: update the models `m`, and store what was learnt.
+
+        Return False if nothing was learnt. `kinds`: GPU types of the models, by index.
+        """
         if seen.kind not in kinds:
             return False
         kind, a, b = kinds.index(seen.kind), number(seen.workload), number(seen.partner)
@@ -122,7 +125,7 @@ class LearntPairs:
         return self._factors.get((kind, workload, suffers)), int(sum(seen))
 
     def put_into(self, m: ModelArrays, kinds: Sequence[str], number: Callable[[str], int]) -> None:
-        """Apply all learnt factors and pairs to models that contain no observations."""
+        """Copy all learnt factors and pairs into the models `m`, which have learnt nothing yet."""
         changed: list[tuple[Any, int, int]] = []
         for one in self._factors.values():
             row = number(one.workload)

@@ -32,7 +32,7 @@ _with_pair = kernel(with_pair)
 
 @kernel
 def forget_all(m: ModelArrays) -> None:
-    """Reset the models to the state before all observations: every pair is predicted as modelled."""
+    """Remove everything learnt from observations: predicted speeds are again the models' own (`modelled`)."""
     t = m.trait
     for a in range(t.shape[0]):
         for kind in range(t.shape[1]):

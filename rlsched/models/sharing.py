@@ -22,9 +22,9 @@ SATURATION: Final = 1.194
 """Slowdown that each further unit of utilisation adds on a full GPU.
 
 `studies/models/fit_sharing.py` fitted this and the next three constants to two data sets of equal weight. The
-first contains values of an earlier formula for Lucid's pairs (RTX 3090; R2 .45). The second contains the
-combined throughput of the 1,091 measured pairs, averaged by bands of utilisation. The error is at most .031
-(rms .013) on the first set, and at most .05 on the second.
+first set is computed by an earlier formula, which was fitted to Lucid's pairs (RTX 3090; R2 .45). The second
+set is the combined throughput of the 1,091 measured pairs, averaged by bands of utilisation. The error is at
+most .031 (rms .013) on the first set, and at most .05 on the second.
 """
 THRESHOLD: Final = 1.487
 """Total utilisation of all tenants at which the GPU is full."""
@@ -82,8 +82,8 @@ def stranger_speed(util_frac: float, others_util_frac: float) -> float:
 def latent_speed(sensitivity: float, pressure_sum: float) -> float:
     """Return the speed, at most 1, of a job next to jobs whose pressures add up to `pressure_sum`.
 
-    The product form was fitted on pairs (Gavel). Adding up the pressures of several tenants is an
-    extrapolation.
+    The formula 1 / (1 + sensitivity x pressure) was fitted to pairs of jobs (Gavel). For several co-tenants,
+    whose pressures are added up, it is an extrapolation.
     """
     return 1.0 / (1.0 + max(sensitivity * pressure_sum, 0.0))
 
@@ -111,8 +111,8 @@ _GRID: Final = tuple(0.1 * step for step in range(1, 11))
 def _half_of_grid() -> float:
     """Return half of the mean of ln(slowdown) over all pairs of utilisations in `_GRID`.
 
-    `factors_of_util` subtracts the result from the logarithms of sensitivity and of pressure, because each of
-    them contains the whole mean.
+    ln(slowdown) is ln(sensitivity) + ln(pressure). `factors_of_util` computes both as means over `_GRID`, so
+    their sum contains the mean over all pairs once too often. It subtracts half of that mean from each.
     """
     return float(0.5 * np.log([[1.0 / stranger_speed(u, v) - 1.0 for v in _GRID] for u in _GRID]).mean())
 

@@ -27,9 +27,9 @@ def section(key: str, title: str, *parts: str) -> Section:
 
 
 def within(key: str, title: str, found: Report, *more: str) -> Section | None:
-    """Return the section to show if `found`, a part of the report, lacks data; None: nothing is missing.
+    """Return a section that names the missing data and columns, if the statistics `found` lack data.
 
-    The section names the missing data and columns.
+    None: no data are missing.
     """
     if not is_missing(found):
         return None
@@ -46,7 +46,7 @@ def left_out(found: Report, what: str) -> str:
 
 
 def days_note(clock: Report) -> str:
-    """Return a sentence about the clock by which hours and weekdays are counted."""
+    """Return a sentence: hours and weekdays follow the wall clock, or are counted from the trace's start."""
     if clock["origin"] is not None:
         return f"Hours and weekdays are by the clock on which the trace's second 0 is {clock['origin']}."
     return (

@@ -26,14 +26,14 @@ STARTED, COMPLETED, ENDED_OTHERWISE = range(3)
 """Events of a job on which another job depends. A job that fails, reaches its time limit or is cancelled has
 ended otherwise."""
 NOT_YET, MET, NEVER = 0, 1, -1
-"""State of a dependency after an event of the job on which the other job depends. With `NEVER`, no later
-event can meet the dependency."""
+"""State of a dependency after an event of the job that it names. With `NEVER`, no later event of that job can
+meet the dependency."""
 RESULTS: Final = (
     (MET, NOT_YET, NOT_YET, NOT_YET),
     (MET, MET, MET, NEVER),
     (MET, MET, NEVER, MET),
 )
-"""A row for each event (`STARTED`, ...): the state of a dependency after it, for each kind in `KINDS`."""
+"""State of a dependency: a row per event of the named job (`STARTED`, ...), a column per kind in `KINDS`."""
 
 
 class Parent(NamedTuple):
@@ -95,7 +95,10 @@ def parents_of(columns: Mapping[str, NDArray[np.str_]], *, strict: bool = False)
 
 
 def _parent(entry: str, row_of: Mapping[str, int]) -> Parent | None:
-    """Parse `17` (as `afterany:17`) or `afterok:17`. None: the entry names no job."""
+    """Return the job and the kind in an entry such as `afterok:17`; `17` means `afterany:17`.
+
+    None: the entry names no job of the trace.
+    """
     if entry in row_of:
         return Parent(row_of[entry], AFTER_ANY)
     kind, colon, job_id = entry.partition(":")
@@ -107,9 +110,10 @@ def _parent(entry: str, row_of: Mapping[str, int]) -> Parent | None:
 def _earlier_alike(
     columns: Mapping[str, NDArray[np.str_]], single: set[int], plain: set[int]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield (job with the entry `singleton`, list of the earlier jobs with its user and name), as indices.
+    """For each job with the entry `singleton`, yield (the job, the jobs for which it must wait), as indices.
 
-    The list begins with the latest of these jobs that is in `plain`: this job waits for all jobs before it.
+    It must wait for all earlier jobs with its user and name. The list leaves out the jobs before the latest
+    one that is in `plain`, because that job itself waits for them.
 
     Args:
         columns: See `parents_of`.

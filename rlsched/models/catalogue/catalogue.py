@@ -260,9 +260,9 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> float:
-        """Return the fraction of measured or fitted cells among the cells that jobs with these workloads use.
+        """Return which fraction of the catalogue's cells that jobs use is measured or fitted; nan: no cells.
 
-        nan: there are no such cells. The arguments are as in `cells_behind`.
+        `cells_behind` describes the arguments, and which cells count.
         """
         sure, used = self.cells_behind(workloads, kinds, fields)
         return sure / used if used else float("nan")
@@ -273,7 +273,7 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> tuple[int, int]:
-        """Return (count of measured or fitted cells, count of all cells) that jobs with these workloads use.
+        """Count the catalogue's cells that jobs with these workloads use: (measured or fitted, all).
 
         A cell is counted once for each job of its workload. Unknown cells, and cells that are fixed by
         definition (speed on the reference type), are not counted. All cells of the unknown workload are

@@ -46,7 +46,10 @@ class WeekClock(NamedTuple):
         return DAYS if self.origin is None else WEEKDAYS
 
     def hour(self, at_s: Floats) -> Ints:
-        """Return the index of the clock hour that contains each time; hour 0 starts at second -`offset_s`."""
+        """Return the index of the hour (by the clock) that contains each time.
+
+        Hour 0 starts at second -`offset_s` of the trace.
+        """
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
@@ -61,10 +64,10 @@ class WeekClock(NamedTuple):
         return count
 
     def hour_edges(self) -> Floats | None:
-        """Return the edges of the clock hours from the first to the last submission, seconds.
+        """Return the full hours between the first and the last submission, as edges of intervals, seconds.
 
-        The first and the last edge are these submissions. None: all jobs are submitted at one instant, or the
-        trace is longer than `MOST_HOURS`.
+        The first and the last edge are these submissions themselves. None: all jobs are submitted at one
+        instant, or the trace is longer than `MOST_HOURS`.
         """
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         if self.last_s <= self.first_s or last - first > MOST_HOURS:
@@ -76,9 +79,9 @@ class WeekClock(NamedTuple):
     def bin_edges(self) -> Floats | None:
         """Return the edges, seconds, of at most 201 bins. None: all jobs are submitted at one instant.
 
-        Bins have equal width, and begin at full hours, days or weeks. The first bin begins with the first
-        submission, and the last bin ends with the last submission. A remainder of less than half a bin is
-        merged with the adjacent bin.
+        Edges between bins are at full hours, days or weeks, at equal distances. The first edge is the first
+        submission, and the last edge is the last submission. If less than half a bin would remain at an end,
+        it is merged with the adjacent bin.
         """
         span_s = self.last_s - self.first_s
         if span_s <= 0:

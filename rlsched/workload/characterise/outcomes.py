@@ -29,7 +29,7 @@ _ORDER = (*OUTCOMES, OTHER)
 
 
 def outcome_of(status: str) -> str:
-    """Return the outcome of a status: the key of `OUTCOMES` with its first word; `other` if there is none."""
+    """Return the outcome, a key of `OUTCOMES`, to which the first word of a status belongs; else `other`."""
     words = status.lower().split()
     return _OF_WORD.get(words[0], OTHER) if words else OTHER
 

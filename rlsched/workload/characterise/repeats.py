@@ -101,7 +101,11 @@ def _by_runs(runs: Ints, code: Ints, work: Floats) -> list[Report]:
 
 
 def _likeness(duration_s: Floats, code: Ints, runs: Ints) -> Report:
-    """Return two standard deviations of ln(duration): around the mean, and around the mean of each name."""
+    """Return how similar the durations of repeated jobs are.
+
+    The two values are the standard deviation of ln(duration) around the mean of all these jobs, and around
+    the mean of the jobs with the same user and name.
+    """
     if not len(duration_s):
         return {"ln_duration_sd": None, "ln_duration_sd_within": None}
     x = np.log(np.maximum(duration_s, 1.0))

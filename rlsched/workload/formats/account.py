@@ -68,7 +68,7 @@ class Account:
     Attributes:
         path: The file.
         strict: Whether a malformed row is an error. False: it is skipped.
-        rows: Rows read, without header, comments and blank lines (Philly: jobs of the list).
+        rows: Rows read, without header, comments and blank lines. For Philly, jobs in its JSON list.
         kept: Rows that became a job of the trace, or a part of one.
         skipped: Reason -> rows that were skipped.
         noted: Remark -> rows that were kept with the change that the remark describes.
@@ -153,7 +153,7 @@ class Account:
         self.skipped.setdefault(f"malformed: {error.kind}", Tally()).add(line, str(error))
 
     def note(self, line: int, remark: str) -> None:
-        """Count a remark on a row; while `read` processes the row, only if the row is kept in the end."""
+        """Count a remark on a row. If `read` is processing the row, count it only when the row is kept."""
         if self._remarks is None:
             self._note(line, remark)
         else:
