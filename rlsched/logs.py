@@ -23,7 +23,8 @@ from rlsched.terminal.visible import visible
 LogFormat = Literal["text", "json"]
 FORMATS: Final = ("text", "json")
 FIELDS: Final = ("node", "job", "attempt", "rank", "notice")
-"""Fields of a JSON record. Values are from `extra=`, or from attributes of the logging call's arguments."""
+"""Optional fields of a JSON record. Their values are passed as `extra=`, or are attributes of an object that
+is passed for a placeholder of the message."""
 _INDENT: Final = "    "
 _ROOT: Final = logging.getLogger("rlsched")
 

@@ -16,7 +16,7 @@ _log = logging.getLogger("rlsched.engine")
 
 
 CANCEL = "cancel "
-"""Start of the lines that `_tell_slurm` passes to `scancel`; all other lines are arguments of `scontrol`."""
+"""Prefix of a line whose job `_tell_slurm` cancels with `scancel`. All other lines go to `scontrol`."""
 RELEASE = "release "
 
 
@@ -105,10 +105,10 @@ class Writer:
         self._write(key, f"update JobId={key} {said}", f"{RELEASE}{key}")
 
     def clear(self, key: str) -> None:
-        """Remove the GPU request of a held job.
+        """Remove the GPU request of a held job, before `place` sets its GPUs.
 
-        Otherwise Slurm would add the GPUs that `place` sets to this request. The write also holds the job,
-        because an earlier release can reach Slurm late.
+        If the request remained, Slurm would give the job the requested GPUs and the GPUs of `place`. This
+        write also holds the job, because an earlier release can reach Slurm late.
         """
         self._write(key, f"update JobId={key} Priority=0 TresPerNode=")
 

@@ -63,8 +63,8 @@ def downtimes(
     Args:
         text: The output.
         names: Name of a node in the cluster file, by its name in Slurm.
-        origin_s: Time of the trace's second 0, on the scale of times that `clock` returns.
-        clock: Parses the times in the output.
+        origin_s: Time of the trace's second 0, in the seconds that `clock` returns.
+        clock: Parser of the times in the output.
         where: Source to name in messages.
 
     Raises:

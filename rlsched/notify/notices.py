@@ -74,7 +74,10 @@ def _small(submitted: JobSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class _Watched:
-    """A live job with requested notices. `since`: number of the journal entry of its submission."""
+    """A live job with requested notices.
+
+    `since`: number of the journal entry from which the job was read: its submission, or the journal's base.
+    """
 
     submitted: JobSubmitted
     since: int
@@ -83,7 +86,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _WatchedArray:
-    """An array with requested notices. `come`: number of tasks that became jobs or were cancelled."""
+    """An array with requested notices. `come`: number of its tasks that became jobs or were cancelled."""
 
     head: Head
     since: int
@@ -104,7 +107,10 @@ class JobWatch:
         self._parts: list[BasePart] = []
 
     def _read_base(self, base: Base, n: int) -> None:
-        """Read the jobs in a journal's base (its compacted start); `n`: number of the base's last entry."""
+        """Watch the live jobs in a journal's base (its compacted start).
+
+        `n`: number of the last of the journal entries that contain the base.
+        """
         self.cluster = base.identity
         for one in base.jobs:
             if one.submitted.notify:

@@ -98,7 +98,7 @@ def side_by_side(cells: Sequence[Text], width: int) -> list[Text]:
 def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text:
     """Join parts to a line of at most `width` characters.
 
-    The first part that does not fit, and all parts after it, are left out. The line always has one part.
+    The first part that does not fit, and all parts after it, are left out. Part 1 is never left out.
     """
     line = Text()
     for part in map(_text, parts):
@@ -113,8 +113,8 @@ def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text
 def shares(wanted: Sequence[int], lines: int) -> list[int]:
     """Divide `lines` among parts of a page, and return the number of lines of each part.
 
-    No part gets more than its number in `wanted`. If there are too few lines, they are divided as equally as
-    possible.
+    `wanted`: maximum number of lines of each part. If there are too few lines for all, they are divided as
+    equally as possible.
     """
     given = [0] * len(wanted)
     for _ in range(max(lines, 0)):

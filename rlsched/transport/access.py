@@ -150,7 +150,10 @@ class AccessList:
             self._peers = {key: member.peer for key, member in self._members.items()}
 
     def _look(self, entry: os.DirEntry[str]) -> _MemberFile | None:
-        """Return a file's entry from the cache, or read the file again if it has changed."""
+        """Return a file of the access list, parsed; read it again only if it has changed since the last call.
+
+        None: the file cannot be read.
+        """
         try:
             stat = entry.stat()
             stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)

@@ -44,7 +44,7 @@ class SenderLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budgets:
-    """Budgets by key, counted in messages.
+    """The remaining budget of each key, counted in messages.
 
     Args:
         limits: Limits for one key.

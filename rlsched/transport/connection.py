@@ -179,12 +179,12 @@ class Connection:
             self._send_at = self._give_up_at
 
     def _poll(self, seconds: float, deadline: float, events: zmq.PollEvent) -> bool:
-        """Wait until the socket is ready, its connection has an event, or the time is up.
+        """Wait until the socket is ready, its connection has an event, or the wait times out.
 
         Args:
-            seconds: Longest wait, seconds.
-            deadline: End of the wait, seconds of `time.monotonic`.
-            events: Event for which the socket must be ready: input or output.
+            seconds: Longest duration of this wait, seconds.
+            deadline: Latest end of this wait, seconds of `time.monotonic`; the earlier limit applies.
+            events: Direction in which the socket must be ready: input or output.
 
         Returns:
             Whether the socket is ready.

@@ -24,7 +24,7 @@ class DryRun(
     """Ask when a job would start and end, also with variants of its settings. Nothing is queued."""
 
     tonight_s: float | None = None
-    """Time of submission of the variant `tonight`, Unix seconds; None: no such variant."""
+    """Submission time of the job in the variant `tonight`, Unix seconds; None: not forecast."""
     command: tuple[str, ...] = ()
     """Command of the job; empty: not given. The run time with fewer GPUs is estimated from completed jobs
     with the same command."""
@@ -56,8 +56,8 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     """Accuracy of the last week's forecasts, for one kind of forecast and one size of jobs."""
 
     what: str
-    """Forecast quantity: `start`; `end`: the end, forecast while the job waited; `end-running`: the end,
-    forecast while the job ran."""
+    """Event that was forecast. `start`: the start; `end`: the end, forecast while the job waited;
+    `end-running`: the end, forecast while the job ran."""
     size: str
     """Number of GPUs of the jobs: `1`, `2-3`, `4-7`, `8+`, or `all`."""
     jobs: int
@@ -67,8 +67,8 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     """Mean pinball loss of the three quantiles."""
     rules: dict[str, float | None]
     """`loss_s` of three simple forecasts for the same jobs. `last`: the job waits or runs as long as the
-    latest job of this size. `week`: the 10, 50 and 90 % quantiles of these times in the last week. `list`:
-    list scheduling with predicted run times.
+    latest job of this size did. `week`: the 10, 50 and 90 % quantiles of the waits or run times of jobs of
+    this size in the last week. `list`: list scheduling with predicted run times.
     """
 
 

@@ -229,7 +229,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSettings(JobNeeds, frozen=True, kw_only=True):
-    """All settings of a submission, as in the request and in the journal."""
+    """All settings of a submission; requests and journal entries have the same fields."""
 
     token: Annotated[str, Setting(characters=128)]
     """Identifies the submission: a repeated request with the same token queues no second job."""
@@ -501,9 +501,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
 
 
 class JobChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to a submission, in the request and in the journal.
+    """Changes to the settings of a submitted job; requests and journal entries have the same fields.
 
-    A field that is None leaves the setting unchanged; `JobSettings` describes the settings.
+    None leaves a setting unchanged. `JobSettings` describes the settings.
     """
 
     job: int

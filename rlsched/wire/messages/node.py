@@ -55,7 +55,7 @@ MPS: Final = "mps"
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Features of a node's engine (`rlsched.broker.nodes.engine`).
 
-    The first five fields are always true for a node daemon of rlsched.
+    The fields `exact_gpus` to `places` are always true for a node daemon of rlsched.
     """
 
     exact_gpus: bool = True
@@ -90,7 +90,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def is_own(self) -> bool:
-        """Whether the node has the first five features, as every node daemon of rlsched does."""
+        """Whether the fields `exact_gpus` to `places` are all true, as for every node daemon of rlsched."""
         return self.exact_gpus and self.per_node_indices and self.preempts and self.clocks and self.places
 
 
@@ -165,7 +165,7 @@ class Hello(
     vc: str = ""
     boot_id: str = ""
     epoch: int = 0
-    """Highest epoch among the brokers whose orders this node has obeyed."""
+    """Highest epoch of the brokers whose orders this node has obeyed; a later broker has a higher epoch."""
     cluster: str = ""
     """`Welcome.cluster` of the broker whose orders the node obeyed last."""
     attempts: list[AttemptReport] = []
@@ -219,14 +219,14 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown
 
 
 class GpuMemory(msgspec.Struct, frozen=True, kw_only=True, tag="gpu_memory", forbid_unknown_fields=True):
-    """Report the GPUs of which jobs can get only a part of the memory, because other processes use the rest.
+    """Report the GPUs on which jobs can use only a part of the memory, because other processes use the rest.
 
     GPUs that a later report omits have no limit. Sent only if `Welcome.hears_memory` is True: after each
     registration, after a refused start, and after a change that exceeds a threshold.
     """
 
     usable_mib: dict[int, int]
-    """Memory that jobs of a GPU can get together, MiB, by index of the GPU on the node."""
+    """Index of a GPU on the node -> memory that all jobs on this GPU can use together, MiB."""
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):

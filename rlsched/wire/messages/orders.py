@@ -22,7 +22,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """ID of the broker's journal. The same job ID in another journal is another job."""
     heartbeat_s: float
     forget: list[tuple[int, int]] = []
-    """(job, attempt) pairs that are not current attempts in the broker's journal."""
+    """(job, attempt) of reported attempts that are outdated, according to the broker's journal."""
     hears_power: bool = False
     """Whether this broker accepts `Heartbeat.power_w`. An older broker would refuse the message."""
     hears_limits: bool = False

@@ -55,7 +55,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_frac: float | None = None
     """SM clock of the current or last attempt, as a fraction of the highest clock; None: no attempt."""
     queue_key: float | None = None
-    """Sort key of a queued job: jobs start in ascending order of the key, then of the job ID."""
+    """Sort key of a queued job; a job with a lower key starts earlier, and of equal keys the lower job ID."""
     sm_clocks_mhz: list[int] = []
     """SM clock set on each of `nodes`, MHz; 0: no clock is set."""
     array: int = 0
@@ -96,7 +96,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     seen_speed_frac: float | None = None
     """Measured speed of the job on shared GPUs; 1: speed without sharing at this clock; None: unknown."""
     slow_sharing_s: float = 0.0
-    """Seconds for which `seen_speed_frac` has been below the policy's minimum or the prediction."""
+    """Time for which the job has been slow without interruption, seconds; 0: it is not slow. Slow means:
+    below the speed that the policy permits, or clearly below the predicted speed."""
 
 
 MAX_CLOCK_SKEW_S = 5.0
@@ -234,7 +235,8 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
     offset: int
     eof: bool
     attempt: int = 0
-    """Attempt that wrote this output. If the number is higher than in the last piece, read from offset 0."""
+    """Attempt that wrote this output. If the number is higher than in the previous piece, read from
+    offset 0."""
 
 
 class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows"):

@@ -24,15 +24,16 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
 
     column: str
     share_frac: float
-    """Fraction of the recent checks that found the column outside its range."""
+    """Fraction of the recent checks in which the values of `column` were outside the range in training."""
     value: float
-    """Value in the last check that found the column outside its range; the median if a check has several
-    values, such as one per job."""
+    """Value of `column` in the latest check in which it was outside the range; the median if a check has
+    several values, such as one per job."""
     low: float
     high: float
     """`low` and `high`: range in training."""
     only_warns: bool = False
-    """Whether the column does not count as drift, because it describes the cluster's configuration."""
+    """Whether `column` only causes a warning and is not drift, because it describes the cluster's
+    configuration."""
 
 
 class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,13 +198,13 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     unhealthy_nodes: int = 0
     """Number of nodes with a failing health check now."""
     health_failures: int = 0
-    """How often the health checks of a node began to fail, since the journal began."""
+    """Number of times, since the journal began, that a healthy node became unhealthy; sum over all nodes."""
     absent_nodes: dict[str, str] = {}
     """Nodes that are down, unreachable or drained, with the reason; the first 50."""
     gpus_out: int = 0
     """Number of GPUs, on nodes with a node daemon, that are lost or used by processes outside rlsched."""
     nodes_with_gpus_out: dict[str, str] = {}
-    """Nodes with GPUs counted in `gpus_out`, with the reason; the first 50."""
+    """Node -> why some of its GPUs are counted in `gpus_out`; the first 50 nodes."""
     nodes_off_clock: int = 0
     """Number of nodes whose clock differs from the broker's by more than `MAX_CLOCK_SKEW_S`."""
     clock_skews_s: dict[str, float] = {}
