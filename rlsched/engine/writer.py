@@ -165,7 +165,7 @@ class Writer:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect the writes in this context, and send them together at its end.
+        """Collect the writes of the `with` block, and send them together at its end.
 
         If a job gets a second write, the writes collected so far are sent first.
         """

@@ -100,10 +100,11 @@ def teaching(count: int) -> NDArray[np.int64]:
 
 
 def _levels(said_s: Floats, weights: Floats) -> Floats:
-    """Return the (3,) levels at which quantiles of past errors estimate the `QUANTILES` of future errors.
+    """Return, for each of the `QUANTILES`, the level of the quantile of past errors that corrects it, (3,).
 
-    The 90 % quantile has the level 90 % x (G + 1) / G (conformal prediction for two-layer models, Dunn,
-    Wasserman, Ramdas, JASA 2023). G is the effective number of refreshes (runs of the forecaster).
+    The level for 90 % is 90 % x (G + 1) / G, and the level for 10 % is as far from 50 % (conformal prediction
+    for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). G is the effective number of refreshes (runs of
+    the forecaster).
 
     Args:
         said_s: (N,) time of each forecast.

@@ -55,7 +55,7 @@ class _Curve(NamedTuple):
 
 
 class _Type(NamedTuple):
-    """Figures of a GPU type, as entered in `_TYPES`. `_figures` adds the status and the source of each."""
+    """Figures of a GPU type, as entered in `_TYPES`; `_figures` adds each figure's status and source."""
 
     tdp_w: float
     memory_mib: float

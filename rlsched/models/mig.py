@@ -136,7 +136,10 @@ def measured_speed(model: str, batch: int, compute: int) -> float:
 
 
 def combined_throughput(model: str, batch: int, compute: int) -> float:
-    """Return the throughput of equal jobs on as many equal slices as fit, relative to 7g; nan: unknown."""
+    """Return the total throughput of equal jobs, one on each of as many equal slices as fit on a GPU.
+
+    It is relative to one such job on the whole GPU (7g); nan: not measured.
+    """
     return _at_most(compute) * measured_speed(model, batch, compute)
 
 

@@ -116,7 +116,10 @@ class LearntPairs:
         return 0 if known is None else int(known.count)
 
     def factor(self, kind: str, workload: str, *, suffers: bool) -> tuple[LearntFactor | None, int]:
-        """Return a workload's learnt factor (None if there is none), and its count of observations."""
+        """Return the learnt factor of a workload's sensitivity (`suffers`) or pressure; None: not learnt.
+
+        Also return the number of observations from which it was learnt.
+        """
         seen = (
             one.count
             for one in self._pairs.values()

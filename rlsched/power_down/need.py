@@ -78,13 +78,16 @@ class NodeNeed:
     def waiting_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return, for each node set, (K,), how many nodes waiting jobs would fill beyond the busy nodes."""
+        """Return, for each node set, the number of idle nodes that the waiting jobs would fill, (K,).
+
+        `busy_nodes`: (K,) number of busy nodes of each set.
+        """
         return self._filled(np.flatnonzero(state.job.status == WAITING), state, demands, busy_nodes)
 
     def paused_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return, for each node set, (K,), how many idle nodes the paused jobs would fill.
+        """Return, for each node set, the number of idle nodes that the paused jobs would fill, (K,).
 
         Paused jobs wait until the price of electricity falls. Jobs that have not run yet are left out,
         because past demand does not include their nodes.
@@ -100,7 +103,10 @@ class NodeNeed:
         demands: Sequence[Demand],
         busy_nodes: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return, for each node set, (K,), how many idle nodes the jobs in these ledger slots would fill."""
+        """Return, for each node set, the number of idle nodes that the jobs in these slots would fill, (K,).
+
+        `slots`: slots of the jobs in the ledger `state`.
+        """
         needed = np.zeros(len(self._sets))
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
         if not len(slots) or not (room > 0).any():

@@ -55,7 +55,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_frac: float | None = None
     """SM clock of the current or last attempt, as a fraction of the highest clock; None: no attempt."""
     queue_key: float | None = None
-    """Sort key of a queued job; a job with a lower key starts earlier, and of equal keys the lower job ID."""
+    """Sort key of a queued job. Jobs start in ascending order of this key; equal keys: of the job ID."""
     sm_clocks_mhz: list[int] = []
     """SM clock set on each of `nodes`, MHz; 0: no clock is set."""
     array: int = 0

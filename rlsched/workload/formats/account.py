@@ -153,7 +153,7 @@ class Account:
         self.skipped.setdefault(f"malformed: {error.kind}", Tally()).add(line, str(error))
 
     def note(self, line: int, remark: str) -> None:
-        """Count a remark on a row. If `read` is processing the row, count it only when the row is kept."""
+        """Count a remark on a row. While `read` processes the row, count only if it keeps the row."""
         if self._remarks is None:
             self._note(line, remark)
         else:
