@@ -101,7 +101,10 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """(D, F + 1) mask of the weights that evolve, for D dials, and for F columns and the constant."""
+        """(D, F + 1) mask of the weights that evolve.
+
+        A row has the weights of one dial: one for each of F columns (observed features), then the constant.
+        """
         columns = [name in self.columns for name in NAMES] + [True]
         rows = [name in self.dials for name in RANGES]
         return np.outer(rows, columns)
@@ -134,7 +137,8 @@ class Evolution:
         judge: Runs candidates on the training windows.
         config: Hyperparameters.
         seed: Seed of the draws.
-        start: (D, F + 1) initial weights, for D dials, and for F columns and the constant; None: all 0.
+        start: (D, F + 1) initial weights; None: all 0. A row has the weights of one dial: one for each of F
+            columns (observed features), then the constant.
     """
 
     def __init__(self, judge: Judge, config: EvolutionConfig, seed: int, start: Floats | None = None) -> None:

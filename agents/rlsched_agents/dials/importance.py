@@ -23,7 +23,7 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 Floats = NDArray[np.float64]
 
 WINDOWS: Final = 24
-"""Default number of windows. Each is simulated once unchanged, and once for each column in use."""
+"""Default number of windows. Each runs once unchanged, and once per column in use with this column random."""
 _RESAMPLES: Final = 2000
 
 

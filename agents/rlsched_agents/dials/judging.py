@@ -54,7 +54,7 @@ class Scored(msgspec.Struct, frozen=True):
         return ratios(self.terms, other.terms, self.offsets)
 
     def ln_cost(self, other: Scored, penalties: Floats | None = None) -> Floats:
-        """Return the (n,) logarithms of the cost relative to `other`, runs of the same windows.
+        """Return the (n,) ln of the cost of these runs relative to the runs `other` of the same windows.
 
         `penalties`: (NUM_TERMS,) penalty of each bound; None: computed from the mean ratios of these runs.
         """
@@ -103,9 +103,10 @@ class Costs(msgspec.Struct, frozen=True):
         )
 
     def ln_ratio(self, other: Costs, energy_weight: Floats, penalties: Floats | None = None) -> Floats:
-        """Return the (n,) logarithms of the cost relative to the results `other`.
+        """Return the (n,) ln of the cost of these results relative to the results `other`, per window.
 
-        The default cost is the weighted mean of the ratios of time and of money (without prices: energy).
+        By default, the relative cost is the weighted mean of two ratios: time, and money (without prices:
+        energy).
         `energy_weight`: (n,) weight of money or energy. `penalties`: (NUM_TERMS,) penalty of each bound, see
         `Scored.ln_cost`.
         """
@@ -117,7 +118,8 @@ class Costs(msgspec.Struct, frozen=True):
     def training_penalties(self, others: Sequence[Costs], reference: Costs) -> Floats | None:
         """Return the (NUM_TERMS,) penalties of the objective's bounds in training; None: there are no bounds.
 
-        They are computed from the mean ratios of these results, and of the results `others`, to `reference`.
+        The penalties are computed from the mean ratio of each term to this term in `reference`. The means
+        cover these results and the results `others`.
         """
         every = [one.scored for one in (self, *others)]
         if self.scored is None or reference.scored is None or not self.scored.objective.bounds:

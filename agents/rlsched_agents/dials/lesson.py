@@ -201,9 +201,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Return a dict: an alternative setting from `settings` -> `policy` with this setting.
+        """Return a dict: each alternative in `settings` -> a copy of `policy` with this setting.
 
-        Settings without an effect on this policy are left out.
+        Settings that have no effect on `policy`, or that need another compiled rule, are left out.
         """
         found = {}
         for change in self.settings:

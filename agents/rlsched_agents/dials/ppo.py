@@ -65,7 +65,8 @@ class DialPolicy(ActorCriticPolicy):
         The first D units of each hidden layer pass on the strategy's weighted sums, one for each of D dials,
         multiplied by `PASSED_ON`. The other units have no effect yet.
 
-        `weights`: (D, F + 1) weights of the linear strategy, for D dials, and for F columns and the constant.
+        `weights`: (D, F + 1) weights of the linear strategy. A row has the weights of one dial: one for each
+        of F columns (observed features), then the constant.
         """
         first, second = (part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear))
         last = self.action_net
@@ -264,7 +265,7 @@ class DialPpo:
 
 
 def _members(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays whose names begin with `prefix`, by name without the prefix."""
+    """Return a dict of the arrays of `state` whose names begin with `prefix`; its keys lack the prefix."""
     return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
 
 

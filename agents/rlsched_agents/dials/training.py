@@ -332,9 +332,10 @@ class Training:
 def dials_frozen(
     judge: Judge, found: Layers, mine: Costs, policy: Policy, reference: Costs | None = None
 ) -> dict[str, Interval]:
-    """Return for each dial that the strategy sets: cost with this dial fixed at 0 / cost of the strategy.
+    """Return a dict: dial -> cost with this dial fixed at 0 / cost of the strategy `found`, as an interval.
 
-    `mine`: results of the strategy. `reference`: as in `compared`; None: `mine`.
+    The keys are the dials that `found` sets. `mine`: results of `found` on all windows of `judge`.
+    `reference`: results to which the bounds of the objective refer (see `compared`); None: `mine`.
     """
     table = {}
     *hidden, last = found

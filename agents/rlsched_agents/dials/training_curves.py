@@ -107,7 +107,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def add_generation(self, stage: str, generation: Generation) -> None:
-        """Add a point to a stage's curves: a tried setting, a generation (evolution), or a rollout (PPO)."""
+        """Add a point to a stage's curves, for a tried setting, an evolution generation, or a PPO rollout."""
         points = {f"{stage}/cost_frac": generation.cost}
         if generation.signal is not None:
             points[f"{stage}/signal_to_noise"] = generation.signal

@@ -15,7 +15,7 @@ from rlsched_envs.training.sources import GPU_TYPES, Drawn, EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv
 
 CLUSTERS: Final = 32
-"""Number of clusters that `familiar_to` simulates in parallel. It stops when each has finished a window."""
+"""Number of clusters that `familiar_to` simulates in parallel, until each cluster has finished a window."""
 
 
 def familiar_to(

@@ -335,7 +335,7 @@ def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
 
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
-    """Return the metrics of the jobs in mask `which`. `fragmentation_frac` is copied to the result."""
+    """Return the metrics of the jobs in mask `which`; their field `fragmentation_frac` is the argument."""
     done = np.flatnonzero(which & has_ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
     cancelled = 0 if table.ended_by is None else int(np.count_nonzero(which & (table.ended_by == CANCELLED)))

@@ -213,7 +213,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the same changes of free GPUs as `_changes`, but unsorted, with separate entries per attempt."""
+    """Return the changes of `_changes`, but unsorted, and not added up if several are at the same time."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -232,7 +232,10 @@ def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
-    """Group adjacent GPUs of each placement by node; return placement, node and number of GPUs per group."""
+    """Group adjacent GPUs of each placement by node. Return three arrays with an entry per group.
+
+    They are: index of the placement, index of the node, and number of GPUs.
+    """
     node = gpu_node[placed.gpu]
     new = np.ones(len(node), dtype=np.bool_)
     new[1:] = node[1:] != node[:-1]

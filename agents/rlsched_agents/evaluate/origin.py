@@ -63,7 +63,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_origin(task: Task, folder: Path) -> None:
-    """Write the inputs of a task to its store of decisions.
+    """Write the inputs of a replay, `task`, to the replay's store of decisions in `folder`.
 
     Raises:
         OSError: the folder is not writable.
@@ -93,7 +93,7 @@ def keep_origin(task: Task, folder: Path) -> None:
 
 
 def task_of(folder: Path) -> Task:
-    """Return the task whose decisions a store contains, from the inputs in the store.
+    """Return the replay (as a `Task`) whose decisions a store contains, from the inputs in the store.
 
     Raises:
         InputError: the store has no inputs, or inputs of another version.

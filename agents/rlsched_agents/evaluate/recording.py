@@ -144,7 +144,7 @@ def put_store(files: dict[str, bytes], folder: Path) -> None:
 
 
 def node_events(table: JobTable, changes: Sequence[NodeEvent] = ()) -> Iterator[NodeChange]:
-    """Yield all nodes at the start of a replay, then the changes of their states until the last job ends."""
+    """Yield a record for each node at the start of a replay, then for each change until the last job ends."""
     start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
     nodes = table.spec.expand()
     for node in nodes:
@@ -247,7 +247,10 @@ def _speed_frac(attempts: AttemptTable, k: int) -> float:
 
 
 def _state(reason: str, *, again: bool) -> str:
-    """Return the state of a job after an attempt; `again`: whether the job has a later attempt."""
+    """Return the state of a job after one of its attempts: QUEUED, COMPLETED or FAILED.
+
+    `reason`: why the attempt ended. `again`: whether the job has a later attempt.
+    """
     if again or reason == "preempted":
         return QUEUED
     return COMPLETED if reason == ENDED else FAILED
