@@ -23,8 +23,8 @@ CANCELLED: Final = 7
 REASONS: Final = (
     *("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault", "cancelled"),
 )
-"""Names of the reasons, by code: ONGOING (0) to CANCELLED (7). *ended*, *timeout*, *failed* and *cancelled*
-are also outcomes of jobs."""
+"""Names of the reasons why attempts end, by code: ONGOING (0: still runs) to CANCELLED (7). *ended*,
+*timeout*, *failed* and *cancelled* are also outcomes of jobs."""
 
 JOB_LOG: Final = np.dtype(
     [

@@ -87,7 +87,7 @@ def signals_of(
     `rlsched.energy.relative.OUTLOOK`), and power limit in W. Relative price and outlook are computed from the
     series that policies follow (price or carbon intensity); they are 0 after the end of this series. After
     the end of its series, the last power limit applies. If the policy reads ranks or sums of prices
-    (`asked`), `rates` has these as further rows (`rlsched_envs.sim.signals.RANK`).
+    (`asked`), these are further series (the rows from `rlsched_envs.sim.signals.RANK` on).
 
     Raises:
         InputError: a file cannot be read or does not cover the trace, or the wall-clock time of the trace's
@@ -143,7 +143,7 @@ def price_details(
 ) -> NDArray[np.float64]:
     """Return ranks and sums of prices (`signals.RANK`) in the steps `first` to `end` - 1 of a price series.
 
-    The shape is (ROWS_AHEAD - ROWS, end - first). The row for `FROM` has the start of each step, in seconds
+    The shape is (ROWS_AHEAD - ROWS, end - first). Row `FROM` - `ROWS` has the start of each step, in seconds
     after the start of the series. Ranks and sums that `asked` does not request are 0.
     """
     found = np.zeros((ROWS_AHEAD - ROWS, end - first))

@@ -492,7 +492,10 @@ class Engine:
         return moved == MOVED
 
     def _review(self) -> bool:
-        """Review the nodes that can sleep, or apply a broker's observations; return whether to decide now."""
+        """Review the nodes that can sleep, or apply a broker's observations. No run has both.
+
+        Return whether scheduling decisions are due now.
+        """
         assert self._reviewed is not None
         due = self._reviewed.review(self.arrays)
         self.arrays.progress.run.undecided = due

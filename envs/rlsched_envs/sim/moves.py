@@ -208,7 +208,7 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: 
     A job with a checkpoint interval (`checkpoint_s`) keeps its work up to the last checkpoint; with the
     interval 0, it keeps all its work. A job without an interval (nan) keeps all its work if it is preempted,
     and loses its work if the job, its node or a co-tenant fails. A job that reaches its time limit loses no
-    work. `recorded`: whether the end of the job is from a recorded run, so that its duration is unknown.
+    work. `recorded`: whether the job ends at a recorded time (`fixed_end_s`); its duration is then unknown.
     """
     left_s = done_s if recorded else jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:
@@ -225,7 +225,7 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: 
 
 @kernel
 def log_end(sim: SimArrays, slot: int, reason: int) -> None:
-    """Log the end of the attempt in a slot, and add the kept work to the job's saved work."""
+    """Log the end of the attempt in a slot; add the work that no later attempt repeats to the saved work."""
     r, jobs, one = sim.progress, sim.log.jobs, sim.log.attempts
     row, now_s = r.ends.row[slot], r.run[0].now_s
     at = jobs.latest[row]
@@ -398,7 +398,10 @@ def _charge_restart(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
-    """Save all work of a preempted job. Add its restart cost to `queued_s`, less its unspent restart cost."""
+    """Save all work of a preempted job, and update `queued_s`.
+
+    `queued_s` increases by `restart_s`, less the unspent part of the job's previous restart cost.
+    """
     job, done_s = sim.state.job, settled_s(sim, slot)
     left_s = sim.truth.duration_s[sim.progress.ends.row[slot]] - job.saved_s[slot]
     sim.progress.run[0].queued_s += restart_s - max(job.overhead_left_s[slot] - done_s, 0.0)

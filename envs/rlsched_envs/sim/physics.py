@@ -148,7 +148,7 @@ def add_idle_w(x: ProgressArrays, watts: float) -> None:
 
 @kernel
 def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
-    """Add the work and the energy of a job, since the job was last settled, to the job's totals."""
+    """Add a job's work and energy since the last call of `settle` for this job to the job's totals."""
     work = x.work
     lasted_s = now_s - work.since_s[slot]
     work.done_s[slot] += lasted_s * work.rate[slot]
@@ -264,7 +264,10 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Return the power of a group's first GPU at an SM clock, W, if other groups do not slow it down."""
+    """Return the power, W, that GPU `g`, the first GPU of a group (jobs on the same GPUs), draws at `clock`.
+
+    Assumes that jobs of other groups do not slow down the jobs of this group.
+    """
     kind, added_w = gpu_kind(s, g), 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]

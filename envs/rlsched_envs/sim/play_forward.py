@@ -243,7 +243,7 @@ class _LiveJobs(NamedTuple):
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
         """Draw (L, samples) total run times, correlated within a burst of similar jobs (`Bursts`).
 
-        `like`: distributions of recent run times, the result of `lengths`.
+        `like`: distributions of run time relative to prediction, as `lengths` returns them.
         """
         chances, age_s = self._chances(world), self._age_s(world)
         gpus, past = world.state.arrays.demand.gpus.astype(np.float64), world.past.rows
@@ -376,7 +376,7 @@ class _Copies:
 
 
 def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats | None) -> Records:
-    """Return the rows of the jobs that arrive in one time block of a simulated future.
+    """Return the TRUTH records (rows) of the jobs that arrive in one time block of a simulated future.
 
     These jobs are copies of recent jobs with new submission times.
 
@@ -403,7 +403,7 @@ def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats 
 
 
 def _last_row(until_s: float) -> Records:
-    """Return a row whose arrival at `until_s` ends the future."""
+    """Return the TRUTH record (row) of a job whose arrival at `until_s` ends the future."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.submit_s, row.fixed_end_s, row.limit_s, row.shared_partition = until_s, np.nan, np.nan, -1
     row.duration_s = row.predicted_s = row.spread = row.pinned = 1
@@ -413,7 +413,10 @@ def _last_row(until_s: float) -> Records:
 def _asked_row(
     state: ClusterState, asked: HypotheticalJob, drawn: tuple[np.random.Generator, Lengths] | None = None
 ) -> Records:
-    """Return the row of a hypothetical job. Its run time is as predicted, or random if `drawn` is given."""
+    """Return the TRUTH record (row) of a hypothetical job.
+
+    Its run time is the predicted one, or a random one if `drawn` (generator, distributions) is given.
+    """
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.demand = state.demand_number(asked.demand)
     row.vc = state.vc_number(asked.vc)

@@ -55,7 +55,10 @@ class Seen:
         return float(np.nextafter(self._seen[self._at][0], -math.inf))
 
     def review(self, sim: SimArrays) -> bool:
-        """Apply all observations up to now, and plan the next review. Return False: no decisions are due."""
+        """Apply all observations up to now, and plan the next review.
+
+        Always return False: observations require no scheduling decisions.
+        """
         slots = {int(row): slot for slot, row in enumerate(sim.progress.ends.row)}
         while self.next_s <= float(sim.progress.run.now_s[0]):
             self._apply(self._take(), slots)

@@ -36,7 +36,7 @@ TRUTH: Final = np.dtype(
         ("dynamic_ratio", np.float64),  # as in `JOB`
     ]
 )
-"""Fields of a row. Each job that can run on the cluster has a row; rows are in trace order."""
+"""Fields of a row (one job). Each job that can run on the cluster has a row; rows are in trace order."""
 
 OUTCOME: Final = np.dtype(
     [
@@ -146,7 +146,7 @@ BOOKS: Final = np.dtype(
     ],
     align=True,
 )
-"""Fields of the one record of a run with its current power and its totals; used only with models."""
+"""Fields of the current power and of the totals of a run (a single record); used only with models."""
 
 
 @by_reference
@@ -229,7 +229,7 @@ def _swap(r: ProgressArrays, a: int, b: int) -> None:
 
 @kernel
 def push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
-    """Add the planned end of the running job in a slot to the heap."""
+    """Add the planned end of the running job in slot `slot` to the heap of planned ends."""
     at = r.run[0].heap_len
     r.run[0].heap_len += 1
     r.ends.heap_s[at], r.ends.heap_slot[at] = end_s, slot
@@ -255,7 +255,7 @@ def _sift_down(r: ProgressArrays, at: int) -> None:
 
 @kernel
 def pop_end(r: ProgressArrays) -> int:
-    """Remove the earliest end from the heap, and return the slot of its job."""
+    """Remove the earliest planned end from the heap, and return the slot of the job that ends then."""
     slot = r.ends.heap_slot[0]
     last = r.run[0].heap_len - 1
     r.run[0].heap_len = last
@@ -266,7 +266,7 @@ def pop_end(r: ProgressArrays) -> int:
 
 @kernel
 def forget_end(r: ProgressArrays, slot: int) -> None:
-    """Remove the planned end of the running job in a slot from the heap."""
+    """Remove the planned end of the running job in slot `slot` from the heap of planned ends."""
     at = 0
     while r.ends.heap_slot[at] != slot:
         at += 1

@@ -84,7 +84,7 @@ class _PoweredSet:
         return bool(done or commands)
 
     def statuses(self, now_s: float) -> NDArray[np.int32]:
-        """Return the (N,) status of each node for the simulator; a node that is powering down is drained."""
+        """Return the (N,) status of each node for the simulator; NODE_DRAINED while the node powers down."""
         states = self.states
         off = (states.state == NodeState.ASLEEP) & (now_s < states.since_s + states.power.shutdown_s)
         return np.where(off, NODE_DRAINED, _STATUS[states.state]).astype(np.int32)

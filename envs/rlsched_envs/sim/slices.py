@@ -19,7 +19,7 @@ from rlsched_envs.sim.modelling import Models, gpu_need_mib
 
 
 class Fitted(NamedTuple):
-    """A trace whose jobs request only slices with enough memory, and which of its jobs can run."""
+    """Result of `fit_slices`: the trace with restricted `gpu_type`, and which of its jobs can run."""
 
     trace: Trace
     runnable: Runnable
@@ -72,9 +72,9 @@ def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
 
 
 def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
-    """Return `runnable` without the jobs that have a reason in `more`.
+    """Return `runnable`, changed so that the jobs with a reason in `more` can never run.
 
-    Jobs that depend on such a job are removed too (`reject_dependents`). `more`: (J,) further reason
+    Jobs that depend on such a job can never run either (`reject_dependents`). `more`: (J,) further reason
     why each job can never run; "" if there is none.
     """
     if not (more != "").any():

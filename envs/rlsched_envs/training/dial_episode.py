@@ -47,7 +47,7 @@ ACCOUNT: Final = np.dtype(
 
 @by_reference
 class DialEpisode(NamedTuple):
-    """Arrays of a batch of episodes, with one entry per episode; `quiet` is common to all episodes."""
+    """Arrays of a batch of episodes. All have an entry per episode, except `quiet`, which is shared."""
 
     sim: SimArrays
     curve: Curve
@@ -57,7 +57,7 @@ class DialEpisode(NamedTuple):
 
 @kernel
 def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
-    """Run until dials must be set, and write the observation. Return False if the episode has ended."""
+    """Run the window until dials must be set, then write the observations; return False if the run ends."""
     due = run_rule(sim, o, sim.truth.shape[0] + 1, curve) == DIALS_DUE
     if due:
         turn_due(sim.state, sim.progress.run[0].now_s)
@@ -66,10 +66,10 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 
 @kernel
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
-    """Return whether the reference's cost up to `now_s` includes point `at` + 1 of its cost curve.
+    """Return whether point `at` + 1 of the reference's cost curve is before `now_s`, or the first at `now_s`.
 
-    If several points are at exactly `now_s`, only the first point is included. The other points contain the
-    cost of preemptions that were decided at this instant.
+    If several points are at exactly `now_s`, the later ones contain the cost of preemptions that were decided
+    at this instant.
     """
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
@@ -79,12 +79,13 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the cost up to now less the reference's, in per cent of the reference's total cost.
 
-    The result is the sum, over the terms of the objective (`rlsched.objective`), of 100 x (weight + penalty
-    of the bound) x (term - reference's term at the same time) / (reference's final term + offset). If the
-    penalty is -1, `PENALTY` x the excess over the bound is added instead.
+    The relative difference of a term of the objective (`rlsched.objective`) is (term - reference's term at
+    the same time) / (reference's final term + offset). Each term adds 100 x weight x its relative difference
+    to the result. A term with a bound also adds 100 x penalty x its relative difference. A penalty of -1
+    means that there is no fixed penalty: the term then adds 100 x `PENALTY` x its excess over the bound.
 
-    With prices of electricity, energy that the reference has used and the run has not is assumed to be used
-    later. It is therefore charged at the mean price of about a day, unless all jobs have ended (`over`).
+    `over`: whether all jobs have ended. If not, and with prices of electricity, energy that the reference has
+    used and the run has not is assumed to be used later. It is charged at the mean price of about a day.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):

@@ -300,9 +300,9 @@ def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
 def _thinned(
     source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw `jobs` jobs at random from a part of a trace, which is long enough that their load is `load`.
+    """Draw `jobs` jobs at random from a part of a trace, so long that their load on `nodes` nodes is `load`.
 
-    The load is relative to `nodes` nodes. If the part has fewer jobs, a longer part and fewer nodes are used.
+    If the part has fewer jobs than `jobs`, a longer part and fewer nodes are used.
 
     Returns:
         Indices of the jobs, their submissions in seconds after a midnight (UTC), and the number of nodes.

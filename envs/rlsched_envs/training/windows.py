@@ -242,7 +242,7 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Return a rule's queue order, changed to the Gittins index, which runs with preemption need."""
+    """Return a rule's queue order, with the Gittins index as key; runs with preemption need this order."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 
