@@ -19,7 +19,7 @@ Predictability = Level | float
 LEVELS: tuple[Level, ...] = ("none", "causal", "informative")
 
 CAUSAL_CORRELATION = 0.4
-"""Correlation between a job's noisy observation and its normal score, for the level `causal`.
+"""Correlation between a job's normal score and the noisy observation of it, for the level `causal`.
 
 On real traces, causal predictions reach Spearman correlations of 0.1 to 0.6.
 """
@@ -29,7 +29,8 @@ INFORMATIVE_MIX: tuple[tuple[float, float], ...] = ((0.2, 0.40), (0.6, 0.35), (1
 They give a Spearman correlation of about 0.9.
 """
 BURST_SHARE = 0.7
-"""Fraction of the variance of the noise in the observations that is common to all jobs of a burst."""
+"""Fraction of the variance of the noise in the observed normal scores that is common to all jobs of a
+burst."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 
@@ -101,9 +102,9 @@ def predict_known(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """Return predictions as `predict` does, with a given correlation in place of a level.
+    """Return predictions as `predict` does, but with given correlations in place of a level of accuracy.
 
-    `known`: (J,) correlation, 0 to 1, between the noisy observation of each job's normal score and the score.
+    `known`: (J,) correlation, 0 to 1, between each job's normal score and the noisy observation of it.
     """
     bursts = int(burst.max()) + 1
     noise = np.sqrt(BURST_SHARE) * rng.standard_normal(bursts)[burst] + np.sqrt(
@@ -118,7 +119,7 @@ def predict_known(
 
 
 def _correlation(level: Predictability, spread: Floats, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Return for each job the correlation of its observation and normal score that `level` requires, (J,)."""
+    """Return the (J,) correlations of normal score and noisy observation that give the accuracy `level`."""
     if level == "causal":
         return np.full(len(spread), CAUSAL_CORRELATION)
     if isinstance(level, str):

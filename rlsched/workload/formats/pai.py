@@ -49,10 +49,10 @@ LOST = (
 
 @dataclass(slots=True)
 class _PaiJob:
-    """A job of the job table, with sums over its tasks.
+    """A job of the job table. `gpus`, `cpus` and `memory_gb` are sums over the job's tasks.
 
-    `cpus` and `memory_gb` are nan if the value of a task is unknown. Times `first_s` and `last_s` are from
-    the task table, `ran_from_s` and `ran_until_s` from the instance table.
+    `cpus` and `memory_gb` are nan if the value of a task is unknown. `first_s` and `last_s` are the first
+    start and the last end in the task table; `ran_from_s` and `ran_until_s`, in the instance table.
     """
 
     line: int

@@ -68,10 +68,10 @@ def convert(request: Request) -> Conversion:
 
 
 def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]:
-    """Yield (line number, row) for each item of the JSON list.
+    """Yield (line number, row) for each item of the JSON list; a row is (line number, value of the item).
 
-    A row is itself a pair: (line number, value of the item). For a damaged item, the row is a
-    `MalformedError`, and reading continues at the next text that looks like a job.
+    A row repeats the line number, because `Account.read` passes on only the row. For a damaged item, the row
+    is a `MalformedError`, and reading continues at the next text that looks like a job.
     """
     text = read_text(path)
     at = len(text) - len(text.lstrip())

@@ -93,7 +93,10 @@ class NearestBursts:
         self._past: dict[Key, _Past] = {}
 
     def start(self, key: Key, job: JobFacts, context: Floats, now_s: float) -> int:
-        """Record the first start of a job with this key. Return its number, for `again` and `end`."""
+        """Record the first start of a job with this key. Return the number of earlier starts with the key.
+
+        The number identifies the job in later calls of `again` and `end`.
+        """
         past = self._past.setdefault(key, _Past())
         at = past.count % MEMORY
         past.context[at], past.owner[at], past.start_s[at], past.bin[at] = context, _owner_of(job), now_s, -1

@@ -68,10 +68,10 @@ def count_end(
             keys; changed in place.
         rows: (L,) index in `counts` of the job's key at each of L levels, -1: no key.
         weights: (L,) weight of the job at each level.
-        narrow_from: First level at which the job adds `near` to the counts. At wider levels, it adds its
-            weight to `bin_` (ends), and to `bin_` and all earlier bins (jobs at risk).
-        near: (2, BINS) numbers that the job adds to the counts, multiplied by its weight; they also count
-            ends in the bins next to `bin_`.
+        narrow_from: First narrow level. At narrow levels, the job adds weight x `near` to the counts. At
+            wider levels, it adds its weight to `bin_` (ends), and to `bin_` and all earlier bins (at risk).
+        near: (2, BINS) ended jobs and jobs at risk in each bin, for one job whose end is spread over `bin_`
+            and nearby bins.
         bin_: Bin of the job's run time.
     """
     for level in range(len(rows)):
@@ -216,9 +216,10 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how many of the last 4 intervals of `lag_s` begin at a submission, counted back without a gap.
+    """Return how often in succession, 1 to 4, jobs were submitted at intervals of `lag_s` seconds up to now.
 
-    The last interval, which ends now, always counts.
+    The latest interval, which ends now, always counts. An earlier interval counts if a job was submitted at
+    its start, and all later intervals count.
     """
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
@@ -258,8 +259,9 @@ def rhythm_of(
         never_s: Upper limit to which a gap is clipped, seconds.
         min_period_s: Shortest period considered, seconds.
         now_s: Time of the submission, seconds.
-        out: (K + 3,) output: ln of each gap, ln(`burst`), ln of the period (the most frequent gap so far),
-            and how often the period was repeated.
+        out: (K + 3,) output: ln(1 + gap) of each gap, 15 if there is no such submission; ln(`burst`);
+            ln(1 + period), where the period is the gap that was repeated most often up to now; and how often
+            the period was repeated.
     """
     for at in range(len(look_back)):
         back = look_back[at]

@@ -81,7 +81,7 @@ class _Recent:
 
 
 class EventHistory:
-    """Models that every event updates, and the features that are computed from them."""
+    """History of all events so far: models that each event updates, and the features of submitted jobs."""
 
     def __init__(self) -> None:
         self.mean = RunningMean()

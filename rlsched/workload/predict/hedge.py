@@ -29,7 +29,7 @@ RATE: Final = 0.25
 FLOOR: Final = 0.01
 """Minimum weight of a predictor."""
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
-"""Classes of jobs that have separate weights: range of GPU counts -> a GPU count in this range."""
+"""Size classes with separate weights: name (the range of GPU counts) -> one GPU count in this range."""
 _LEAST: Final = 1e-4
 _SPARE: Final = 64
 _CLASSES: Final = (1.0, 7.0)
@@ -85,7 +85,10 @@ class Hedge:
         return mixed
 
     def start(self, job_id: str, now_s: float) -> None:
-        """Record a start of a tracked job. Thresholds that it had outlived before add no second loss."""
+        """Record that a tracked job starts, for the first time or again.
+
+        After a restart, a threshold that the job outlived in an earlier attempt adds no second loss.
+        """
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = now_s

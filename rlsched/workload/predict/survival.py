@@ -74,7 +74,7 @@ class Survival:
         self._running: dict[Key, dict[str, tuple[float, int]]] = {}
 
     def start(self, job_id: str, keys: tuple[Key | None, ...], now_s: float) -> Started:
-        """Record that a job has started. Return its sequence numbers, an argument of `resume` and `end`."""
+        """Record that a job has started. Return its sequence numbers, which `resume` and `end` need."""
         numbers, rows = [], []
         for level, key in enumerate(keys):
             if key is None:
@@ -91,7 +91,7 @@ class Survival:
         return tuple(numbers)
 
     def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
-        """Record that a job runs again after `drop`; its age counts from `now_s`.
+        """Record that a job that was stopped (`drop`) runs again; its age counts from `now_s`.
 
         `started` is the result of `start` for this job.
         """
@@ -107,7 +107,10 @@ class Survival:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """Record that a job has ended. Each later start of another job with its key reduces its weight."""
+        """Record that a job has ended.
+
+        The weight of the job falls with each start of a job with the same key after its own start.
+        """
         bin_ = bin_of(duration_s)
         rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
         weights = [
