@@ -292,7 +292,7 @@ def _proportional(weights: list[int], total: int) -> list[int]:
 
 
 def _most_to_spare(groups: list[NodeGroup], counts: list[int]) -> int:
-    """Return the index of the node group from which a node can be removed.
+    """Return the index of the node group from which to remove a node, so that no VC loses its last GPU node.
 
     This is a group without GPUs if there is one, else a group of the VC with the most GPU nodes.
     """

@@ -46,7 +46,7 @@ PPO_FILE: Final = "ppo.npz"
 
 
 def _teaches(judge: Judge, found: Floats) -> bool:
-    """Return whether a strategy is significantly better on the training windows than dials at 0.
+    """Return whether the strategy `found` is significantly better on the training windows than dials at 0.
 
     Evolution can end with a worse strategy if the costs of its candidates differ by little more than noise.
     """

@@ -502,7 +502,7 @@ class Engine:
         return due
 
     def _note(self, action: Action) -> None:
-        """Record an action that has been applied to the cluster's state."""
+        """Record in the run's arrays an action that is already applied to the cluster's state."""
         slot = self.state.slot_of(action.seq) if isinstance(action, Start | Preempt) else -1
         if isinstance(action, Start):
             if self.log is not None:

@@ -190,7 +190,7 @@ def _fail_jobs_on(sim: SimArrays, n: int) -> None:
 
 @kernel
 def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of idle nodes, and return the increase of their power, W. Requires models."""
+    """Set the statuses of the idle nodes `nodes`; return the increase of their power, W. Requires models."""
     idle_w = sim.progress.books[0].idle_w
     for k in range(nodes.shape[0]):
         _set_node(sim, nodes[k], statuses[k])
@@ -204,9 +204,8 @@ def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int
 def _next_s(sim: SimArrays) -> float:
     """Return the time, now or later, of the next event or of the next call that the rule requested.
 
-    Infinite: there is neither.
-    Node events after the end of the last job are ignored. Node events before the first submission are due at
-    once.
+    Infinite if there is neither an event nor such a call. Node events after the end of the last job are
+    ignored. Node events before the first submission are due at once.
     """
     run, r = sim.progress.run[0], sim.progress
     at_s = run.timer_s

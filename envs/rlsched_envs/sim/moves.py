@@ -323,7 +323,7 @@ def _withdraw_loans(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def note_start(sim: SimArrays, slot: int) -> None:
-    """Record the start of a job whose resources have just been allocated, and plan the job's end."""
+    """Record in the run the start of a job whose resources are already allocated, and plan the job's end."""
     truth, r = sim.truth, sim.progress
     row, now_s = r.ends.row[slot], r.run[0].now_s
     if np.isnan(r.outcome.start_s[row]):
@@ -375,7 +375,7 @@ def preempt(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def note_preemption(sim: SimArrays, slot: int) -> None:
-    """Record a preemption that has been applied to the cluster's state. Requires the attempt log."""
+    """Record in the run a preemption already applied to the cluster's state. Requires the attempt log."""
     s, run = sim.state, sim.progress.run[0]
     forget_end(sim.progress, slot)
     log_end(sim, slot, PREEMPTED)

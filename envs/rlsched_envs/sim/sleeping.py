@@ -224,7 +224,7 @@ class SleepingNodes:
 
 
 def _set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of idle nodes, and return the increase of their power, W."""
+    """Set the statuses of the idle nodes `nodes`, and return the increase of their power, W."""
     return float(for_run(set_nodes, None, logged=True, modelled=True)(sim, nodes, statuses))
 
 
