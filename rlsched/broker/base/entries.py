@@ -26,7 +26,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of the facts in the journal.
 
     Attributes:
-        asks_scheduler: Whether the scheduler is called after the fact, as in the simulator.
+        asks_scheduler: Whether the broker calls the scheduler after a fact of this class. The simulator
+            calls the scheduler after the same events.
     """
 
     asks_scheduler: ClassVar[bool] = False
@@ -68,7 +69,7 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     shares: bool = False
     """Whether jobs that permit sharing can share GPUs. Absent before journal version 7."""
     chosen: ChosenPolicy | None = None
-    """The policy set by `rlsched policy set`; None: the broker uses its `--policy` (but see `goes_on`)."""
+    """The policy set by `rlsched policy set`; None: the policy in `--policy`, unless `goes_on` is True."""
     goes_on: bool = False
     """Whether the broker uses the policy that an earlier entry has in `chosen`. This entry does not repeat
     the policy, because it may contain a large checkpoint.
@@ -498,16 +499,16 @@ class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
 class JoinsLimited(Fact, frozen=True, kw_only=True, tag="joins_limited"):
     """A node refused to start a job on shared GPUs, so the ledger limits which jobs may join the jobs there.
 
-    The limit of a GPU ends when a job on the GPU ends. The ledger counts the memory that jobs need, not the
-    memory that their processes use. Without the limit, it would start the refused job, or a similar one, on
-    the same GPUs again at once.
+    The limit of a GPU ends when any job on this GPU ends. The ledger counts the memory that jobs should need,
+    not the memory that their processes use. Without the limit, the broker would start the refused job, or a
+    similar job, on the same GPUs again at once.
     """
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     """The node."""
     most_mib: dict[int, int | None]
-    """GPU index -> limit of the memory that a job may need if it is to join the jobs on this GPU, MiB. -1: no
+    """GPU index -> largest GPU memory that a job may need if it is to join the jobs on this GPU, MiB. -1: no
     job may join, because the GPU is out of service; None: the limit is removed.
     """
 

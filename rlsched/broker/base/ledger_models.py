@@ -146,7 +146,8 @@ class LedgerModels:
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
         """Return whether `observe` can learn from a pair of workloads (catalogue indexes).
 
-        Both workloads must be known, and the catalogue must have no measurement of the pair.
+        The result is True if jobs can share GPUs, both workloads are known, and the catalogue has no
+        measurement of the pair on this GPU type.
         """
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
             return False

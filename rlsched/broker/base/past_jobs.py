@@ -95,7 +95,10 @@ class PastJobs:
                 mean.observe(str(trace.vc[job]), gpus, float(trace.duration_s[job]))
 
     def _events(self) -> list[tuple[float, int, int]]:
-        """Return (Unix seconds, kind, index of the job) of each event, sorted by time and then by kind."""
+        """Return (Unix seconds, kind, index of the job) of each event, sorted by time and then by kind.
+
+        The kinds are submission, start and end of a job.
+        """
         trace = self.trace
         submit_s = trace.submit_s + self.origin_s
         start_s = submit_s + np.asarray(trace.extra["queue_s"], np.float64)

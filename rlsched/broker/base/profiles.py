@@ -75,11 +75,11 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
     """Estimate of one figure of a profile.
 
     Attributes:
-        value: Value, in the unit of its field.
-        spread: Expected standard deviation of ln(value) of the next attempt.
+        value: Value of the figure, in its unit.
+        spread: Expected standard deviation of ln(value) in the next attempt.
         count: Number of observed attempts; 0 for a value of the catalogue.
-        status: Source of the value.
-        source: Description of the source, as text.
+        status: Source of the value, as a keyword.
+        source: Source of the value, as text for users.
     """
 
     value: float
@@ -171,7 +171,7 @@ class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _OnType(NamedTuple):
-    """Statistics of one signature on one GPU type: the fields of `KeptProfile` without its keys."""
+    """Statistics of one signature on one GPU type: `KeptProfile` without signature and GPU type."""
 
     fields: dict[str, Learnt]
     run_s_of: dict[int, Learnt]

@@ -1,4 +1,4 @@
-"""Forwards clients' requests to read job output to the job's node, and the node's answers to the clients."""
+"""Reads of job output: forwards clients' requests to a job's node, and the node's answers to clients."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""After a longer pause between two batches, all leases restart, because no message was read; seconds. The
-pause must also be longer than 1/4 of a lease.
+"""Time between two batches above which all leases restart, seconds, because the broker read no messages. The
+time must also exceed 1/4 of a lease.
 """
 
 
@@ -442,7 +442,8 @@ class Machine:
     def _tick_job(self, job: Job, launching_s: float) -> None:
         """Repeat orders that nodes have not carried out, and end an attempt that was not started in time.
 
-        `launching_s`: earliest begin of the launch time-out, Unix seconds; before it, no attempt is late.
+        `launching_s`: time before which no launch time-out begins, Unix seconds: the broker's start, or the
+        registration of the last node for which the broker waited after a restore.
         """
         attempt = job.active
         if attempt is None:
@@ -505,7 +506,7 @@ class Machine:
     def _mean_since(
         self, known: EnergyPriced | BillPriced | None, since_s: float, prices: PriceTable | None
     ) -> float | None:
-        """Return the mean price since the last journal entry of a series; None: unknown for a part of it.
+        """Return a series' mean price since its last journal entry; None: the prices are not fully known.
 
         Args:
             known: The last entry; None: there is none.

@@ -165,7 +165,7 @@ class Submitting:
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
-        """Return `found` with predicted run times in its journal entries. `now_s`: Unix seconds."""
+        """Add predicted run times to the journal entries of the drafts `found`. Return `found`."""
         if found.entries:
             predicted = self._state.predictions.predict(list(found.entries.values()), now_s)
             found.entries.update((entry.token, entry) for entry in predicted)

@@ -129,7 +129,10 @@ class Launches:
         return known if active.ranks[key.rank].node == node else None
 
     def _in_state(self, node: str, key: AttemptKey, *states: RankState) -> tuple[Job, Attempt, Rank] | None:
-        """Return (job, attempt, rank) of rank `key`; None unless it is current and in one of `states`."""
+        """Return (job, attempt, rank) of rank `key` of a current attempt on node `node`.
+
+        The result is None if there is no such rank, or if its state is not in `states`.
+        """
         known = self.current(node, key)
         if known is None or known.attempt is None or known.attempt.ranks[key.rank].state not in states:
             return None
@@ -241,7 +244,8 @@ class Launches:
         - `message.is_about_memory`, and the attempt shares its GPUs.
 
         If the attempt shares its GPUs, `_finish` limits which jobs may join the other jobs on the GPUs
-        (`JoinsLimited`). Without this limit, the ledger would ignore these cases while the other jobs run.
+        (`JoinsLimited`). Otherwise, the ledger could allocate the same GPUs to the job again while the other
+        jobs run.
 
         If `message.is_about_owner`, the node cannot run jobs of this user:
 
@@ -292,7 +296,7 @@ class Launches:
             self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
 
     def _is_short(self, node: str, job: Job, rank: Rank) -> bool:
-        """Return whether, as the node reported, a GPU of the rank has less memory than the job requests."""
+        """Return whether the node reports less usable memory of a rank's GPU than the job requests."""
         usable_mib = self._state.cluster.usable_gpu_memory(self._state.nodes[node].number)
         return any(usable_mib.get(gpu, math.inf) < job.spec.gpu_memory_mib for gpu in rank.gpus)
 

@@ -282,15 +282,15 @@ class Members:
         self.launch_restored(now_s)
 
     def launch_restored(self, now_s: float) -> None:
-        """Launch the attempts that waited until all nodes had registered after a restore.
+        """After a restore, launch the attempts that wait until all nodes have registered.
 
-        Do nothing while a node is awaited, and on later calls.
+        Do nothing while a node is awaited, or if an earlier call has launched the attempts.
         """
         if self.unknown_attempts.finish_registration(now_s):
             self._launch_again()
 
     def _launch_again(self) -> None:
-        """Order each registered node to start its ranks of the journal's attempts that do not run yet."""
+        """Order each registered node to start its ranks that do not run yet, for all current attempts."""
         for name in sorted(self._greeted):
             for number in sorted(self._state.nodes[name].live_jobs):
                 job = self._state.jobs[number]
@@ -443,7 +443,7 @@ class Members:
     def returning(self) -> list[str]:
         """Return nodes whose GPUs have changed, and that can register again, because their jobs have ended.
 
-        A node is returned once.
+        Later calls do not return the same nodes again, unless their GPUs change again.
         """
         ready = [name for name in sorted(self._other_gpus) if not self._busy(self._state.nodes[name])]
         self._other_gpus.difference_update(ready)

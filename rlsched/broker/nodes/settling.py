@@ -32,7 +32,8 @@ class Settling:
     def drain_until_settled(self, name: str, now_s: float) -> None:
         """Drain an awaited node that registers while the broker still waits for other nodes.
 
-        When the last awaited node registers, or a later one after `until_s`, resume the nodes drained here.
+        If this node is the last awaited node, or registers after `until_s`, resume the nodes that earlier
+        calls have drained.
         """
         if name not in self._awaited:
             return

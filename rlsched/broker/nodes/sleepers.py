@@ -226,7 +226,7 @@ class Sleepers:
 def _stands_in(node: Node) -> bool:
     """Return whether the broker may power a node down or up.
 
-    The node must be up or asleep, accept jobs, and run rlsched's own engine.
+    The result is True if the node is up or asleep, accepts jobs, and runs rlsched's own engine.
     """
     can = node.spec.capabilities
     takes = not (node.drained or node.unhealthy or node.away or node.removed)

@@ -86,7 +86,11 @@ class UnknownAttempts:
         return key in self._running.get(node, {})
 
     def register_reports(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
-        """Handle a node's reports at registration. Return (job, attempt) of each unknown attempt to keep."""
+        """Handle the reports of ranks that a node sends when it registers.
+
+        Return (job, attempt) of each attempt that runs on the node but is missing in the journal. The node
+        must keep these attempts.
+        """
         unknown_attempts = [report for report in reports if self.is_stranger(report)]
         if self._state.restored_s is None and not unknown_attempts and not self._running.get(node):
             return set()

@@ -30,7 +30,7 @@ MOST_OVER: Final = 10_000
 arrays that finished first are removed. Their tasks stay in the journal's table of ended jobs.
 """
 NO_SEQ: Final = -1
-"""Value in place of a sequence number in the ledger, for an array: the ledger contains only its tasks."""
+"""Sequence number of an array. The ledger contains only tasks of arrays, so an array has no own number."""
 
 
 @dataclass(slots=True, kw_only=True)
