@@ -63,9 +63,10 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
     """Compare the starts and preemptions of two runs one by one. Return None if they are all equal.
 
     Returns:
-        this: The first start or preemption of run `reader` that differs; None if the run has no more.
-        other: The start or preemption of run `other` at the same place; None if the run has no more.
-        worth: Result of `_worth`: how run `reader` can be replayed with the decision of run `other`.
+        this: The first start or preemption of run `reader` that differs from its counterpart in run `other`
+            (the start or preemption with the same index); None if run `reader` has no more.
+        other: The counterpart; None if run `other` has no more.
+        worth: Result of `_worth`: a candidate in run `reader` that does the same as the counterpart.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -78,12 +79,15 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Find a decision of run `reader` with a candidate (alternative) that does the same as `theirs`.
+    """Find a decision of run `reader` with an untaken candidate that does the same as the other run.
+
+    If the other run did nothing at the time of the decision, the candidate that waits does the same.
 
     Args:
         reader: A run.
-        mine: The first start or preemption of run `reader` that differs; None: the run has no more.
-        theirs: Record of the other run's start or preemption at the same place; None: the run has no more.
+        mine: The first start or preemption of run `reader` that differs from its counterpart in the other
+            run (the start or preemption with the same index); None: run `reader` has no more.
+        theirs: Record of the counterpart; None: the other run has no more.
 
     Returns:
         The row of the decision, the candidate's number, and its description; None if there is no such

@@ -113,9 +113,9 @@ class Stores:
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return, for each name of a store or of an earlier part: (folder of the store, part).
+        """Return (folder of the store, part of the store) by name of the store or of an earlier part.
 
-        The name of a store means the last part of the store, and its part is None.
+        The name of a store stands for the store's last part; the part in the result is then None.
         """
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():

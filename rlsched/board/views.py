@@ -125,7 +125,8 @@ def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
 def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     """Return an evenly spaced sample of the decisions in a period, ordered by time.
 
-    `row`: rows of the sampled decisions in the store. `count`: number of all decisions in the period.
+    Keys of the result: `row` (the store's row of each sampled decision), `time_s` (time of each sampled
+    decision), and `count` (number of all decisions in the period).
     """
     inside = np.flatnonzero((reader.times_s >= from_s) & (reader.times_s <= to_s))
     inside = inside[np.argsort(reader.times_s[inside], kind="stable")]

@@ -109,10 +109,10 @@ class Compacting:
             self._remove_piece_if_due(is_quiet=is_quiet)
 
     def _is_grown(self) -> bool:
-        """Return whether the journal needs a new base.
+        """Return whether to make a new base when the next attempt is due.
 
-        If `Keeps.days` is None, this depends on the number of entries (`GROWN`). Otherwise, the result is
-        True unless `Keeps.days` is infinite.
+        If `Keeps.days` is None, this depends on the number of entries (`GROWN`). If `Keeps.days` is finite,
+        the result is always True; if it is infinite, always False.
         """
         if self._keeps.days is not None:
             return self._keeps.days < math.inf

@@ -17,7 +17,7 @@ from rlsched.errors import RlschedError
 
 
 def main(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> int:
-    """Make the base and write it to standard output. Return the exit code."""
+    """Write a journal's base, or an error text, to standard output. Return the exit code."""
     try:
         cut, code = msgspec.msgpack.encode(made(path, before_s, half_life_s, keep_entries=keep_entries)), 0
     except RlschedError as error:

@@ -47,7 +47,7 @@ class Fits:
     """Fits the boosting model again whenever a fit is due. The loop calls `step`, which never waits.
 
     Args:
-        predictions: Predictions that need the model. They receive each fitted model or failure.
+        predictions: Run-time predictors of the broker. They receive each fitted model, or the error.
         say: Function that logs a line.
         command: Function that returns the command of the fitting process for a time-out in seconds.
         limit_s: Time-out for a fit, seconds.

@@ -62,7 +62,7 @@ STALE_S: Final = 60.0
 IDLE_SHARE: Final = 9.0
 """Pause after a refresh of the forecasts, as a multiple of the CPU time of the refresh."""
 NO_GPUS: Final = Demand(gpus=0)
-"""Demand that marks a dry run's variant as not simulated: it gets a note instead of a forecast."""
+"""Demand of a dry run's variant that is not simulated. Such a variant gets a note instead of a forecast."""
 FRUGAL_CLOCK_FRAC: Final = 0.6
 RECORD_S: Final = 30 * 86_400.0
 TELLS: Final = 2_000
@@ -70,7 +70,7 @@ TELLS: Final = 2_000
 
 
 class _FollowedBook(Warm):
-    """The broker's state, replayed from the journal, with recent submissions and mean run times."""
+    """The broker's state, replayed from the journal, with recent jobs (`past`) and mean run times of jobs."""
 
     keeps_ended = True
 
@@ -105,7 +105,7 @@ class _FollowedBook(Warm):
 
 
 class Process:
-    """The work of the forecaster's process.
+    """Simulates the cluster's future to forecast the starts and ends of jobs.
 
     Args:
         setup: First message from the broker.
@@ -211,7 +211,10 @@ class Process:
     # ---- dry runs ---------------------------------------------------------------------------------
 
     def answer(self, question: Question) -> None:
-        """Send the forecast start and end of a dry run's job and of variants, for example with fewer GPUs."""
+        """Simulate the job of a dry run and variants of this job, and send the start and end of each.
+
+        A variant has, for example, fewer GPUs. If an error occurs, send its message instead.
+        """
         try:
             while self._follower.step():
                 pass

@@ -314,9 +314,10 @@ class Journal:
                 finished_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
 
     def forget_ended(self) -> None:
-        """Remove the rows of ended jobs whose entries are still in the journal; a replay adds them again.
+        """Remove rows from the table of ended jobs that a replay of the journal adds again.
 
-        The entries of jobs that finished before the base are no longer there, so the rows of these jobs stay.
+        If the journal begins with a base, the rows of jobs that finished before the end of the base stay:
+        the journal no longer has the entries of these jobs.
         """
         base = base_at_the_head(self.rows())
         with clearly(self.path), self._transaction():

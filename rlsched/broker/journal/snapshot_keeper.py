@@ -14,9 +14,9 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""From this number of entries after the last snapshot on, a loop turn without messages stores a snapshot."""
+"""Number of entries since the last snapshot at which a new snapshot is due in a turn without messages."""
 ENTRIES_AT_LAST = 100_000
-"""From this number of entries after the last snapshot on, any loop turn stores a snapshot."""
+"""Number of entries since the last snapshot at which a new snapshot is due in any turn of the loop."""
 SHARE = 0.005
 """Maximum fraction of the broker's time spent on snapshots."""
 

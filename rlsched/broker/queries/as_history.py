@@ -182,9 +182,10 @@ class _Reading:
             self.changes.append((now_s, entry.name, now))
 
     def add_base(self, base: Base, ended: Iterable[EndedJob]) -> None:
-        """Add the finished jobs in `ended`, and the live jobs, nodes and held GPUs of a base.
+        """Add the content of a base (the compacted start of the journal) to the history.
 
-        A base contains only the last state of each node.
+        A base contains the live jobs, the held GPUs, and the last state of each node. Also add the jobs in
+        `ended` (rows of the table of ended jobs) that finished before the end of the base.
         """
         live = {one.submitted.job for one in base.jobs}
         for row in ended:

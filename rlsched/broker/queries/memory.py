@@ -49,9 +49,11 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Store a record of a preemption. For a record of a start, store which preemptions made room for it.
+        """If the record is of a start, store which preemptions made room for the started job.
 
-        These preemptions were decided at the same instant, for the started job or for some of its GPUs.
+        These preemptions were decided at the same instant as the start. They were decided for this job, or
+        they freed some of the GPUs that the job got. If the record is of a preemption, store the record, for
+        the starts that follow.
         """
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:

@@ -21,7 +21,7 @@ MAX_PAGE_BYTES = 1 << 16
 """Estimated maximum size of a page, bytes; a single row can be larger."""
 MAX_PAGE_ROWS = 250
 MAX_PAST_ROWS = 50
-"""Maximum number of jobs of a page that are read from the journal. Reading them takes about 4 ms."""
+"""Maximum number of jobs that are read from the journal for a page. Reading 50 jobs takes about 4 ms."""
 MAX_JOB_NODES = 4_000
 """Maximum number of nodes named in a job's row."""
 Row = TypeVar("Row", JobInfo, NodeInfo)

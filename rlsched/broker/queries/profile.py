@@ -47,7 +47,7 @@ class PairSpeeds(NamedTuple):
 
     @classmethod
     def of(cls, state: BrokerState, speeds: SeenSpeeds, job: Job, now_s: float) -> PairSpeeds:
-        """Return the speeds of a job with exactly one co-tenant; both are None for other jobs."""
+        """Return the speeds of a job and its co-tenant; both are None without exactly one co-tenant."""
         others = state.cluster.beside(job.seq) if job.active is not None else ()
         if len(others) != 1:
             return cls()

@@ -24,7 +24,7 @@ class SendsMessages(Protocol):
 
 
 def _nobody(order: PowerNode) -> None:
-    """Do nothing; default of `power` for a broker whose nodes never sleep."""
+    """Do nothing. Default of the argument `power` of `perform`, for a broker whose nodes never sleep."""
 
 
 def perform(

@@ -106,7 +106,7 @@ class PriceSource:
 
 
 class _Files:
-    """Files that are read into one table, and again when they change.
+    """Files of prices and power limits that are read into one table, and read again when they change.
 
     Attributes:
         table: The table; None: not read yet.

@@ -40,8 +40,9 @@ ASK_S = 1.0
 ASK_AGAIN_S = 0.6
 """Time after which a request without an answer is repeated, seconds. A running broker answers sooner."""
 OWN_S = 5.0
-"""Time without an answer from the primary after which a standby with its own journal (not a copy) serves,
-seconds."""
+"""Time without an answer from the primary after which a standby takes over, seconds, if its journal is not a
+copy but was served by a broker in this directory.
+"""
 PAUSE_S = 1.0
 
 
