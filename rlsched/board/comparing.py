@@ -22,8 +22,9 @@ Act = tuple[int, float, str, str]
 def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
     """Compare the waiting times of the jobs that started in both runs.
 
-    The waiting time of a job is its first start minus its submission. `less` lists jobs that wait less in
-    `reader` than in `other`, and `more` lists jobs that wait longer. The largest difference is first.
+    The waiting time of a job is its first start minus its submission. In the result, `less` lists jobs that
+    wait less in run `reader` than in run `other`, and `more` lists jobs that wait longer. The job with the
+    largest difference is first.
     """
     pairs = [
         (job, twin)

@@ -261,7 +261,7 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Return the sequence number of the decision in the row that a request names.
+    """Return the sequence number of the decision whose row in the store a request names.
 
     Raises:
         InputError: there is no such row, or the decision lacks the candidate that the request names.

@@ -41,7 +41,7 @@ def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     """Return the data of the chart for the period from `from_s` to `to_s`, seconds.
 
     The chart has a row for each GPU, and a bar for each attempt. `bars` maps each property of a bar to a list
-    with one value per bar. The property `rows` gives the chart rows that the bar covers (`_runs`). Only the
+    with one value per bar. The property `rows` gives the chart rows that a bar covers (`_runs`). Only the
     `MOST_BARS` longest attempts have bars.
     """
     with no_garbage():
@@ -109,7 +109,10 @@ def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int
 
 
 def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
-    """Return the chart rows of an attempt's GPUs: [first row, number of rows, ...] of each range of rows."""
+    """Return the chart rows of an attempt's GPUs, as ranges of consecutive rows in one flat list.
+
+    The list has two numbers for each range: the first row, and the number of rows.
+    """
     rows = sorted(
         first_row[node] + gpu for node, gpu in zip(one.nodes, one.gpus, strict=True) if node in first_row
     )

@@ -223,9 +223,10 @@ class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
 
 
 class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
-    """All GPUs of a node that the broker must not allocate: in use by other systems, or out of service.
+    """Complete list of the GPUs of one node that the broker must not allocate.
 
-    This fact replaces the node's previous `GpusHeld`.
+    These GPUs are in use by other systems, or out of service. The fact replaces the node's previous
+    `GpusHeld`.
     """
 
     asks_scheduler: ClassVar[bool] = True

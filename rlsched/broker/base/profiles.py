@@ -90,10 +90,11 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Figures of a job on one GPU type; fields as in `FIELDS`, None if a figure is unknown.
+    """Expected figures of a job on one GPU type, one field for each name in `FIELDS`; None: unknown.
 
     Attributes:
-        scaling: Speed of the job by GPU count, as in `relative_speeds`.
+        scaling: Speed of the job by number of GPUs, relative to the number with the most completed jobs;
+            empty if not known (`relative_speeds`).
     """
 
     util_frac: Estimate | None = None
@@ -195,28 +196,31 @@ class _OnType(NamedTuple):
 
 
 def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate]:
-    """Return the speed of each GPU type relative to the type with the most attempts, learnt from run times.
+    """Return the speed of each GPU type, learnt from run times of completed jobs.
+
+    A speed is relative to the type with the most completed jobs.
 
     Args:
         profiles: Profiles of one signature by GPU type.
 
     Returns:
-        Speeds by GPU type, as in `relative_speeds`.
+        Speeds by GPU type, the type with the most completed jobs first; empty if only one type is left.
     """
     return relative_speeds({name: one.run_s for name, one in profiles.items() if one.run_s is not None})
 
 
 def relative_speeds(known: Mapping[K, Estimate]) -> dict[K, Estimate]:
-    """Return the speed for each key of `known`, relative to the key with the most jobs.
+    """Return the speed of a signature's jobs on each GPU type, or with each number of GPUs.
 
-    A speed is the quotient of two geometric mean run times. A speed is left out if it is more uncertain than
-    `MOST_SPEED_SD`. The result is empty if only one key is left.
+    A speed is relative to the GPU type (or number of GPUs) with the most completed jobs. It is the quotient
+    of two geometric mean run times. A speed is left out if it is more uncertain than `MOST_SPEED_SD`. The
+    result is empty if only one key is left.
 
     Args:
-        known: Run times of completed jobs, seconds. The keys are GPU types, or numbers of GPUs.
+        known: Run times of completed jobs, seconds, by GPU type or by number of GPUs.
 
     Returns:
-        Speeds by key. The first key is the one with the most jobs, and has the speed 1.
+        Speeds, with keys as in `known`. The key with the most completed jobs is first, with speed 1.
     """
     if len(known) < 2:
         return {}

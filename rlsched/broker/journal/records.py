@@ -32,7 +32,7 @@ OLD_EVERY_S: Final = 3_600.0
 """Time between two removals of old rows, seconds."""
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers of errors that may be temporary, and do not prevent the broker's start."""
+"""Error numbers (`errno`) of failed writes that may be temporary. They do not prevent the broker's start."""
 
 
 class RecordLog:

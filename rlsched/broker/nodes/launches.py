@@ -476,10 +476,10 @@ class Launches:
             self._limit_joins(job, attempt)
 
     def _limit_joins(self, job: Job, attempt: Attempt) -> None:
-        """Limit which jobs may join the other jobs on GPUs where nodes refused to start ranks of an attempt.
+        """After nodes refused to start ranks of an attempt, limit which jobs may join the jobs on these GPUs.
 
         Call this after the end of the attempt, because the end of a job on a GPU removes the GPU's limit.
-        After a refusal for memory, jobs that need less memory may still join.
+        If memory was the reason for the refusal, jobs that need less memory may still join.
         """
         for rank in attempt.ranks:
             if rank.reason not in (REFUSED_BESIDE, REFUSED_OUT) or rank.node not in self._state.nodes:
@@ -681,7 +681,7 @@ def _is_forgivable(attempt: Attempt) -> bool:
 
 
 def _is_done(attempt: Attempt) -> bool:
-    """Return whether all ranks have ended with exit code 0, including ranks that got SIGTERM before."""
+    """Return whether all ranks have ended with exit code 0. Ranks that got SIGTERM count too."""
     return attempt.has_ended and attempt.first_failure is None
 
 

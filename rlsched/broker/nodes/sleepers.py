@@ -2,8 +2,8 @@
 
 `rlsched.power_down.PowerDownService`, which the simulator uses too, decides how many nodes of each set sleep.
 A set is the identical nodes of a partition. The broker journals an order before it runs the command. If the
-broker is killed between these two steps, the restarted broker runs a resume command again, but not a suspend
-command. A node that still sends heartbeats is then marked up.
+broker is killed between these two steps, the restarted broker runs a resume command, but no suspend command.
+A node that should have been powered down still sends heartbeats, and is therefore marked up again.
 """
 
 from __future__ import annotations

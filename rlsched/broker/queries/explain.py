@@ -358,9 +358,10 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
 
 
 def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
-    """Describe a job's time between SIGTERM and SIGKILL; empty if not rlsched's own engine ends the job.
+    """Describe a job's grace, the time between SIGTERM and SIGKILL.
 
-    It is also empty for a queued job that did not request a time.
+    The result is empty for a job that another engine than rlsched's own runs, and for a queued job that did
+    not request a grace.
     """
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(state.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in state.nodes)

@@ -31,5 +31,5 @@ NO_FORECASTS = Forecasts()
 
 
 def wired(times: Sequence[float]) -> list[float | None]:
-    """Convert times for a message, Unix seconds. Infinity (a time beyond the horizon) becomes None."""
+    """Return forecast times (Unix seconds) for a message. Infinity (beyond the horizon) becomes None."""
     return [time if time < float("inf") else None for time in times]

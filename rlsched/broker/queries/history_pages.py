@@ -20,7 +20,7 @@ from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUs
 from rlsched.wire.states import RUNNING
 
 MAX_PAGE_BYTES = 1 << 16
-"""Estimated maximum size of a page, bytes; a single job can be larger."""
+"""Maximum estimated size of a page, bytes. A page with only one job can be larger."""
 SCANNED = 400
 """Maximum number of rows that are read for a page. Reading 400 rows takes about 4 ms."""
 MAX_PLACE_CHARS = 2_000

@@ -18,7 +18,7 @@ from rlsched.wire.messages import MPS, JobForecast, JobInfo, Jobs, ListJobs, Lis
 from rlsched.wire.states import QUEUED
 
 MAX_PAGE_BYTES = 1 << 16
-"""Estimated maximum size of a page, bytes; a single row can be larger."""
+"""Maximum estimated size of a page, bytes. A page with only one row can be larger."""
 MAX_PAGE_ROWS = 250
 MAX_PAST_ROWS = 50
 """Maximum number of jobs that are read from the journal for a page. Reading 50 jobs takes about 4 ms."""

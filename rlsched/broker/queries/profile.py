@@ -195,8 +195,8 @@ def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterat
 def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Estimate]]:
     """Yield the speed on each GPU type relative to the catalogue's reference type.
 
-    A learnt speed is relative to the GPU type with the most attempts. It is therefore multiplied by the
-    catalogue's speed of that type. For other types, the speed is the catalogue's.
+    A learnt speed is relative to the GPU type with the most completed jobs. It is therefore multiplied by
+    the catalogue's speed of that type. For types without a learnt speed, the speed is the catalogue's.
     """
     learnt = learnt_speeds(job.spec.profiles)
     base = next(iter(learnt), "")

@@ -34,14 +34,15 @@ Entry = tuple[Any, tuple[Any, ...]]
 
 
 def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
-    """Return functions that each compile a kernel that a broker with this policy needs, the slowest first.
+    """Return functions that compile the kernels that a broker with this policy needs, one for each kernel.
 
-    Kernels that are compiled already are left out.
+    The slowest function is first. Kernels that are compiled already are left out.
 
     Args:
         policy: The policy from which the scheduler was loaded.
         scheduler: The scheduler. If it has no rule, or its rule is in a user's file, the result is empty.
-        has_models: Whether to include the kernels that choose clocks, as in `broker_policy.load_policy`.
+        has_models: Whether to include the kernels that choose clocks. If not, the broker compiles them when
+            the first job needs them.
     """
     if scheduler.rule is None or is_own(policy.settings.rule):
         return []

@@ -432,7 +432,10 @@ class Broker:
         self._opened.close()
 
     def _wait_for_space(self, error: JournalFullError) -> bool:
-        """Receive messages while a batch waits for disk space. Return False if the wait must end."""
+        """Receive messages while a batch waits for disk space.
+
+        Return False if the broker must not wait, because it has been stopped or does not serve yet.
+        """
         if not self._serving or self._stopping:
             return False
         heard, _ = self._transport.receive(int(1000 * RETRY_S), MAX_BATCH)
@@ -493,10 +496,10 @@ class Broker:
             )
 
     def _draw_curves(self, now_s: float) -> None:
-        """Add a point to the TensorBoard curves of predictions and drift.
+        """Add a point to the TensorBoard curves of run-time predictions and of the drift of policy inputs.
 
-        If there were decisions since the last point, add a point to the curves of the cluster and the
-        forecasts too.
+        If there were decisions since the previous call, also add a point to the curves of the cluster and of
+        the forecasts.
         """
         state = self._machine.state
         try:
