@@ -91,7 +91,10 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class SendNode(msgspec.Struct, frozen=True):
-    """Send a message to a node. An undeliverable message is dropped: orders are repeated on a reconnect."""
+    """Send a message to a node. An undeliverable message is dropped.
+
+    The broker repeats its orders when the node connects again.
+    """
 
     node: str
     message: BrokerToNode

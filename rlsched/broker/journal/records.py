@@ -111,8 +111,8 @@ class RecordLog:
     def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:
         """Write the present state to a new store. For an existing store, only note which jobs are live.
 
-        `events`: present states of all nodes, and submissions and starts of live jobs. Each new file of a
-        store begins with the submissions and starts of jobs that are live then.
+        `events`: present states of all nodes, and submissions and starts of live jobs. Whenever the store
+        begins a new file, it first writes the submissions and starts of the jobs that are live at that time.
         """
         if self.begins():
             self.add([], events)

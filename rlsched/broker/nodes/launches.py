@@ -518,9 +518,9 @@ class Launches:
     def _had_mib(self, job: Job, attempt: Attempt) -> int:
         """Return the GPU memory to request for a job that ran out of its part of a GPU's memory, MiB per GPU.
 
-        How much the job lacked is unknown. The result is therefore the memory of a whole GPU, the largest of
-        the GPU types on which memory ran out. The result is 0 if this memory is unknown, or if the job can no
-        longer get such GPUs. Ranks that a node refused to start are ignored.
+        How much memory the job lacked is unknown, so the result is the memory of a whole GPU. If memory ran
+        out on several GPU types, the type with the most memory counts. The result is 0 if this memory is
+        unknown, or if the job can no longer get such GPUs. Ranks that a node refused to start are ignored.
         """
         of_types = self._state.cluster.gpu_memory_of_types()
         short = [

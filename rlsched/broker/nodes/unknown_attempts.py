@@ -36,10 +36,10 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class UnknownAttempts:
-    """Attempts that run on nodes but are missing in the journal; none if the journal is complete.
+    """Attempts that run on nodes but are missing in the journal: *unknown* attempts, with unknown ranks.
 
-    After a restore, each node that may run such attempts is *awaited* until it registers, or is declared down
-    or removed.
+    There are none if the journal is complete. After a restore, each node that may run such attempts is
+    *awaited* until it registers, or is declared down or removed.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class UnknownAttempts:
         return bool(self._state.awaited)
 
     def settled_s(self) -> float:
-        """Return the time at which the last awaited node registered, Unix seconds.
+        """Return the time at which the last awaited node registered after a restore, Unix seconds.
 
         The result is infinite while a node is awaited, and 0 if no node was ever awaited.
         """
         return math.inf if self._state.awaited else self._settled_s
 
     def finish_registration(self, now_s: float) -> bool:
-        """Resume the drained nodes that run no unknown attempts, if all awaited nodes have registered.
+        """Resume the drained nodes without unknown attempts if all awaited nodes have registered.
 
         Return True only on the first call after the last awaited node has registered.
         """
@@ -119,9 +119,9 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """Cancel the job of an unknown attempt in the journal, so that the broker does not start the job too.
+        """Cancel the job of an attempt that is missing in the journal, but let the attempt continue.
 
-        The unknown attempt continues on its node.
+        The broker therefore does not start the job a second time.
         """
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
@@ -138,7 +138,10 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job if its unknown attempt has ended by itself: the job must not run twice."""
+        """Cancel a queued job if an attempt that is missing in the journal has ended by itself.
+
+        Otherwise, the job would run twice.
+        """
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return
@@ -177,12 +180,15 @@ class UnknownAttempts:
         return TAKEN_OVER if self._state.taken_over else _RESTORED
 
     def remove_ended(self, node: str, key: AttemptKey) -> None:
-        """Remove an unknown rank that has ended. If it was the node's last one, end the node's drain."""
+        """Remove a rank that is missing in the journal and has ended. `key`: the rank.
+
+        If the node runs no other such rank, end the drain of the node.
+        """
         if self._running.get(node, {}).pop(key, None) is not None:
             self._drain(node)
 
     def cancel(self, job: int) -> bool:
-        """Order nodes to end the unknown ranks of a job. Return whether there are any."""
+        """Order nodes to end a job's ranks that are missing in the journal. Return whether there are any."""
         found = False
         for node, running in self._running.items():
             for key in running:

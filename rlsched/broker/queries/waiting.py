@@ -95,7 +95,7 @@ def fits_now(state: BrokerState, demand: Demand, room: Room) -> bool:
 
 
 def gpus_fit_now(state: BrokerState, num_gpus: int, room: Room) -> bool:
-    """Return whether this number of GPUs could be allocated now, without regard to cores and memory."""
+    """Return whether partition `room` has this number of free GPUs for a job; ignore cores and memory."""
     from rlsched.cluster.placement import fits
 
     return bool(fits(state.cluster.arrays, room.partition, num_gpus))

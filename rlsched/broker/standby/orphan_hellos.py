@@ -15,8 +15,8 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""Time after its last `Hello` for which a node counts as having lost the primary, seconds. A node needs less
-time to try all its broker addresses.
+"""Time after a node's last `Hello` to the standby for which the node counts as having lost the primary,
+seconds. A node needs less time to try the addresses of all brokers.
 """
 MAX_HEARD = 1_000
 

@@ -84,7 +84,7 @@ def stand_by(
 
 
 class _JournalWatch:
-    """Replays a journal while this machine can read it. Logs when the replay begins or fails."""
+    """Replays a journal as long as its broker runs on this machine. Logs when the replay begins or fails."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say
