@@ -61,10 +61,11 @@ change.
 ATTEMPT_SPREAD: Final = 0.10
 """Assumed standard deviation of ln(value) among attempts of a signature; each attempt reduces its effect."""
 PAIR_SPREAD: Final = 0.33
-"""Assumed standard deviation of ln(value) between the first observations of a figure in `OF_PAIRS`. It is
-sqrt(a^2 + b^2). a = `INTRODUCED_SD` is the uncertainty of the co-tenant's factor. b = `OBSERVATION_SD` / .39
-is the scatter of ln(speed), divided by the slope d ln(speed) / d ln(factor) at `POPULATION`. The constants
-are in `rlsched.models.learning`.
+"""Assumed standard deviation of ln(value) among observations of a job's sensitivity or pressure.
+
+Each observation reduces its effect. It is sqrt(a^2 + b^2). a = `INTRODUCED_SD` is the uncertainty of the
+co-tenant's figure. b = `OBSERVATION_SD` / .39 is the scatter of ln(speed), divided by the slope
+d ln(speed) / d ln(figure) at `POPULATION`. These constants are in `rlsched.models.learning`.
 """
 K = TypeVar("K")
 Signature = tuple[str, str]

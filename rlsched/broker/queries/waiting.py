@@ -145,7 +145,8 @@ def whole_nodes(state: BrokerState, demand: Demand, room: Room) -> tuple[int, in
     """Count the nodes of a partition for a job with whole nodes; None if the job can never fit there.
 
     Returns:
-        Counts of nodes: needed; usable; usable, up and without jobs; usable, not up and without jobs.
+        Four numbers of nodes: nodes that the job needs; nodes that are large enough; of these, nodes that are
+        up and have no jobs; of these, nodes that are not up and have no jobs.
     """
     node, specs = state.cluster.arrays.node.view(np.ndarray), state.cluster.nodes
     inside = set(np.flatnonzero(node["part_of"] == room.partition).tolist()) - state.removed_nodes()
