@@ -156,7 +156,7 @@ class ClockLocks:
         """Unlock the clocks of these GPUs. GPUs that this node has not locked are not changed.
 
         If a GPU cannot be unlocked, a warning is logged, and the next daemon tries again. `quietly`: log
-        nothing and do not try again, because this process lacks the permission to lock the GPU, too.
+        nothing and do not try again, because this process could not lock the GPU either.
         """
         for gpu in [gpu for gpu in gpus if gpu in self._locked]:
             try:

@@ -337,7 +337,7 @@ def _wanted(layout: Layout, gpus: Sequence[MigGpu]) -> dict[str, Counter[str]]:
 
 
 def _choose(gpu: MigGpu, names: Sequence[str]) -> list[tuple[Profile, Place]]:
-    """Return profiles and places of new instances, in the free space of a GPU."""
+    """Return the profile and a free place for each new instance on a GPU. `names`: names of the profiles."""
     if not names:
         return []
     from rlsched_node.gpu.mig import find_places

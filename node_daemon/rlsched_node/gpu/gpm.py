@@ -75,7 +75,7 @@ class Gpm:
 
         Raises:
             pynvml.NVMLError: the GPU is lost, or another program uses the counters.
-            GpuError: a call without a GPU handle failed, or the instance was removed.
+            GpuError: an NVML call failed that concerns no single GPU, or the instance was removed.
         """
         is_first = self._at_s is None
         if self._at_s is not None and now_s - self._at_s < LEAST_S:
@@ -118,10 +118,10 @@ class Gpm:
 
 @contextlib.contextmanager
 def _of_no_gpu() -> Iterator[None]:
-    """Turn an NVML error in the `with` block into a GpuError. For calls that get no GPU handle.
+    """Turn an NVML error in the `with` block into a GpuError. For NVML calls that concern no single GPU.
 
-    Such an error does not show that a GPU is lost. Errors in `_NEVER` are raised unchanged: they show that
-    the counters cannot be used at all.
+    An error of such a call does not show that a GPU is lost. Errors in `_NEVER` are raised unchanged: they
+    show that the counters cannot be used at all.
     """
     try:
         yield

@@ -97,7 +97,7 @@ class BoardParts:
     slices. This division is an assumption: no data on the power of instances is public.
 
     Args:
-        instances: All instances of the board, offered or not.
+        instances: All instances of the board, including instances that the node does not offer.
         gpu_type: Name of the board's GPU type, in any spelling that `canonical_kind` accepts.
     """
 

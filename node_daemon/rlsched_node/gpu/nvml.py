@@ -267,7 +267,7 @@ class NvmlGpus:
         return able
 
     def visible_as(self, gpu: int) -> str:
-        """Return the UUID, because CUDA may number devices in another order than NVML."""
+        """Return the GPU's UUID, not its index: CUDA may number GPUs in another order than NVML."""
         return self.uuid(gpu)
 
     def memory_total_mib(self, gpu: int) -> int | None:

@@ -33,9 +33,9 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Figures for simulated GPUs, read from a TOML file.
 
     Attributes:
-        workload: Figures by name of the workload; other workloads have the catalogue's figures. For a job
-            without a named workload, the environment variable `SIMULATED_VARIABLE`
-            (`rlsched_node.processes.attempt`) can name one, also outside the catalogue.
+        workload: Figures by name of the workload; other workloads have the catalogue's figures. If a job was
+            submitted without a workload, its environment variable `SIMULATED_VARIABLE`
+            (`rlsched_node.processes.attempt`) can name one. This name need not be in the catalogue.
         pair: Speeds of pairs of workloads that share a GPU. Other pairs divide the GPU's time as described in
             `SimulatedGpus`.
     """

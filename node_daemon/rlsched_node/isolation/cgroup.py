@@ -39,7 +39,7 @@ class Cgroup:
         self._controllers, self._all_memory_bytes = controllers, all_memory_bytes
 
     def create(self) -> bool:
-        """Create the rank's group, and if missing the node's group above it. Return whether it exists."""
+        """Create the rank's group, and if missing the node's group above it. Return whether it succeeded."""
         above = Cgroup(os.path.dirname(self.path))
         with contextlib.suppress(OSError):
             if not os.path.exists(above.path):

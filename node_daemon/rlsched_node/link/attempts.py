@@ -175,7 +175,7 @@ class NodeAttempts:
             yield from self._acknowledge(attempt)
 
     def running_for_others(self, cluster: str) -> list[LocalRank]:
-        """Return the running ranks of other clusters, without ranks that their broker has disowned."""
+        """Return the live ranks of clusters other than `cluster`, except ranks that a broker has disowned."""
         live = (attempt for attempt in self._open.values() if attempt.is_live and not attempt.is_forgotten)
         return [attempt for attempt in live if attempt.key.cluster != cluster]
 

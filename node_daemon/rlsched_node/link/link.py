@@ -95,8 +95,8 @@ class BrokerLink:
     def renew(self, is_registered: bool) -> bool:
         """Open a new socket after `RENEW_S` without a registration. Return whether a socket was opened.
 
-        With several addresses, the new socket is opened after `NEXT_S`, and uses the next address. After a
-        frame above the size limit, libzmq never reconnects by itself.
+        With several addresses, the new socket is opened after `NEXT_S`, and uses the next address. A new
+        socket is needed because libzmq does not reconnect after it has received a frame that is too large.
         """
         now_s = self._elapsed()
         if is_registered:

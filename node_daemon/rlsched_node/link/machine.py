@@ -328,8 +328,8 @@ class NodeMachine:
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
         """Join another cluster. Its job IDs denote other jobs, and its epochs are counted separately.
 
-        Reports of ended ranks that the previous broker has not acknowledged are kept for that broker, unless
-        the node forgets the previous cluster.
+        Reports of ended ranks that the previous cluster's broker has not acknowledged are kept for that
+        broker. With `forgets_cluster`, they are dropped, and the previous cluster's ranks are ended.
         """
         self.cluster, self.epoch = welcome.cluster, welcome.epoch
         yield Persist(self.cluster, self.epoch)

@@ -48,12 +48,12 @@ TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
 """Maximum time from a fault of an MPS server to a rank's failure that is attributed to the fault, seconds."""
 LEFT_S: Final = 10.0
-"""A rank's failure can also be attributed to a fault that the node notices at most this time later, seconds.
-The node can detect the end of a killed rank before the server does.
+"""Maximum time from a rank's failure until the node notices the MPS fault that caused the failure, seconds.
+The node can notice the rank's end before it notices the fault of the MPS server.
 """
 FIRST_S: Final = 30.0
-"""While a control daemon has no known server, and its last rank joined less than this time ago, its clients
-are listed every `TURN_S`; otherwise, every `LOOK_S`. Seconds."""
+"""For this time after a rank has joined a control daemon, seconds, the daemon's clients are listed every
+`TURN_S` while no server of the daemon is known. Otherwise, they are listed every `LOOK_S`."""
 RETRY_S: Final = 60.0
 """Minimum time between a failed start of a control daemon and the next attempt, seconds."""
 CLOSE_S: Final = 20.0
@@ -249,7 +249,7 @@ class MpsSharing:
         return found
 
     def terms_of(self, key: AttemptKey) -> MpsTerms | None:
-        """Return how the rank's shim reaches its control daemon; None: the rank runs without MPS."""
+        """Return how the rank's shim reaches the rank's control daemon; None: the rank runs without MPS."""
         daemon = self._of(key)
         return None if daemon is None else daemon.control.terms
 
@@ -268,8 +268,9 @@ class MpsSharing:
     def attribute(self, ended: Exited) -> Exited:
         """Return the event `ended`. If a fault of an MPS server ended the rank, the event gets a reason.
 
-        A fault ends all clients on the GPU. If the server's log names the rank that caused it, the other
-        ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise, all ranks get `MPS_FAULT`.
+        A fault ends all clients on the GPU. If the server's log names the rank that caused the fault, this
+        rank gets no reason, and the other ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise, all ranks get
+        `MPS_FAULT`.
         """
         daemon = self._of(ended.key)
         if daemon is None or ended.exit_code == 0:
@@ -290,7 +291,7 @@ class MpsSharing:
         return replace(ended, reason=MPS_NEIGHBOUR_FAULT if len(causes) == 1 else MPS_FAULT)
 
     def follow(self, on_gpus: Mapping[AttemptKey, frozenset[int]]) -> frozenset[AttemptKey]:
-        """Update the processes of each rank. Return the ranks that should use a GPU through MPS but do not.
+        """Store the ranks' processes on GPUs. Return the ranks that should use a GPU through MPS but do not.
 
         Args:
             on_gpus: Process IDs on GPUs, by rank.

@@ -22,7 +22,8 @@ _WEAKER: Final = {
     "memory": "memory per process, only for jobs that request memory",
     "pids": "processes per user, and no limit for root",
 }
-"""For each controller of control groups: the weaker limit that applies if the controller is missing."""
+"""For each controller of control groups: the limit that replaces the controller's limit if the controller is
+missing. It is weaker than the controller's limit."""
 _HELD_BY: Final = {"cores": "cpuset", "memory": "memory", "processes": "pids"}
 _log = logging.getLogger("rlsched.node")
 
@@ -118,13 +119,13 @@ class RankBounds:
 
     @property
     def weaker(self) -> list[str]:
-        """The weaker limits in use because controllers are missing; empty if no controller is missing."""
+        """Limits that are weaker than with control groups, because the node cannot use all controllers."""
         found = [words for name, words in _WEAKER.items() if name not in self._cgroups.controllers]
         return found + (["GPUs by CUDA_VISIBLE_DEVICES only"] if self._minors and self._opens_all else [])
 
     @property
     def note(self) -> str:
-        """Short list of the weaker limits in use, for `rlsched nodes`; "" if there are none."""
+        """Short list of the limits in `weaker`, for `rlsched nodes`; "" if there are none."""
         if not self.weaker:
             return ""
         lead = "no control groups" if self._cgroups.note else "control groups without controllers"

@@ -50,9 +50,9 @@ class Cores:
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
         """Allocate processors to one rank exclusively, whole cores near the rank's GPUs first.
 
-        Processors that are lent to other ranks are allocated last, in ascending order of the lowest GPU
-        index of these ranks. The caller must then call `withdraw` to end these loans. Fewer than `count`
-        processors are returned if fewer are free.
+        Processors that are lent to other ranks are allocated only if the others do not suffice. Loans to
+        ranks with low GPU indices are used first. The caller must then call `withdraw`, which ends these
+        loans. If fewer than `count` processors are free, all free processors are allocated.
         """
         loan_of = {cpu: gpu for gpu, cpus in self._lent.values() for cpu in cpus}
         order = sorted(

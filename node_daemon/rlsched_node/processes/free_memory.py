@@ -6,15 +6,15 @@ The broker places jobs by this memory and journals each change, so small changes
 from __future__ import annotations
 
 STEP_MIB, STEP_FRAC = 256, 1 / 64
-"""Smallest change of free memory that is usually reported: in MiB, and as a fraction of the GPU's memory. The
-larger value applies."""
+"""Smallest change of free memory that is reported: in MiB, and as a fraction of the GPU's memory. The larger
+value applies. A smaller change is reported if a job that was refused would fit now."""
 LOOKS = 3
 """A change is reported only after this number of consecutive checks have found it. When a process ends, the
 driver frees its memory some seconds later."""
 
 
 class FreeMemory:
-    """Memory that jobs can get on each GPU, as the broker knows it. Not safe to use from several threads."""
+    """Memory that jobs can get on each GPU, as last reported to the broker. Not thread-safe."""
 
     def __init__(self) -> None:
         self._told: dict[int, int] = {}

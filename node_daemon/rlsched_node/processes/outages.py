@@ -57,8 +57,8 @@ class _Outage(NamedTuple):
         pid: The foreign process; `_UNLISTED`: no process is known; `_SHORT`: a job requested more memory than
             was free; 0: the GPU is lost, or is not the GPU that the node offers.
         good_looks: Number of consecutive good checks up to now.
-        short_looks: Number of checks since the job was refused.
-        asked_mib: Memory that the job requested, MiB.
+        short_looks: Number of checks since a job was refused because of too little free memory (`_SHORT`).
+        asked_mib: Memory that this job requested, MiB.
     """
 
     why: str
@@ -236,11 +236,11 @@ class Outages:
             wanted: GPUs of the order.
             gpu_memory_mib: Requested memory, MiB per GPU; 0: none.
             are_shared: Whether other jobs run on these GPUs.
-            is_told: Whether the broker accepts `usable_mib`.
+            is_told: Whether the broker accepts the message `GpuMemory` with `usable_mib`.
 
         Raises:
-            LaunchError: a GPU has less free memory. If no other jobs run on these GPUs, `usable_mib` then
-                contains the free memory. Without `is_told`, the GPU goes out of service instead.
+            LaunchError: a GPU has less free memory. If no other jobs run on these GPUs, this method also
+                adds the free memory to `usable_mib`, or without `is_told`, takes the GPU out of service.
         """
         first = None
         for gpu in wanted:

@@ -62,7 +62,10 @@ class OutputBound:
         self.look_at_s = now_s + min(max(wait_s, LOOK_S[0]), LOOK_S[1])
 
     def _drop(self, max_bytes: int, *, is_due: bool) -> None:
-        """Free the middle of the file on disk. `is_due`: also bytes that have not been copied yet."""
+        """Free the middle of the file on disk.
+
+        `is_due`: free also bytes that have not been copied yet; the user's file then lacks them.
+        """
         first_end, size = _down(max_bytes // 4), os.fstat(self._fd).st_size
         last_start = _down(size - max_bytes // 2)
         copied = size if self._copied is None or is_due else self._copied()

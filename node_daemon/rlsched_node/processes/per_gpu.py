@@ -1,4 +1,4 @@
-"""Starts a rank's command once for each of its GPUs, and ends all processes when the first one fails.
+"""Starts a rank's command once for each of its GPUs, and ends all processes as soon as one of them fails.
 
 The interpreter of the node daemon runs this file as a script, so it imports only the standard library, and
 modules of this package with the same restriction. The number of processes is `LOCAL_WORLD_SIZE`

@@ -150,8 +150,8 @@ class LiveRanks:
     def clear(self, key: AttemptKey, record: ExitRecord, *, has_left: bool) -> bool:
         """End the remaining processes of a rank whose shim does not run. Return whether all have ended.
 
-        If processes remain, `collect()` reports the end of the rank later. If `has_left` is False, only the
-        rank's control group is checked.
+        If processes remain, `collect()` reports the end of the rank later. `has_left`: processes outside the
+        rank's control group may remain, so end them too.
         """
         directory = self._store.directories_of(key)
         process = directory.process()

@@ -286,7 +286,7 @@ def _execute(command: list[str], env: dict[str, str]) -> None:
 
 
 class ProcessGroup:
-    """The command's process group, and all its orphans that became children of this subreaper."""
+    """The command's process group, and the command's orphans, whose parent is this shim as a subreaper."""
 
     def __init__(self, launch: dict[str, Any], fence: Fence) -> None:
         self.reason = ""

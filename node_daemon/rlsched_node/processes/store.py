@@ -311,7 +311,7 @@ class AttemptDir:
     def record_exit(
         self, exit_code: int, reason: str, ran_s: float | None = None, *, has_left: bool = False
     ) -> ExitRecord:
-        """Write an exit record: because the shim wrote none, or to replace the reason in the shim's record.
+        """Write an exit record where the shim wrote none, or replace the shim's record to change its reason.
 
         The arguments are as in `records.exit_record`.
 
@@ -473,7 +473,7 @@ _EARLIER = ("launch.json", "pid", "exit", "acknowledged")
 
 
 def _is_of_earlier_layout(job_path: Path) -> bool:
-    """Return whether a job's directory has files of `_EARLIER`, and belongs to the daemon's user."""
+    """Return whether a job's directory contains records (`_EARLIER`), and belongs to the daemon's user."""
     is_ours = job_path.lstat().st_uid == os.geteuid()
     return is_ours and any((job_path / name).exists() for name in _EARLIER)
 

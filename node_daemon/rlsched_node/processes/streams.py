@@ -206,7 +206,7 @@ class Streams:
         self.look_at_s = time.monotonic() + (0.0 if has_more else self._wait_s)
 
     def close(self) -> None:
-        """Merge the remaining output. Later lines of the shim go directly to `output.log`."""
+        """Append the remaining output to `output.log`. The shim's later lines go directly to this file."""
         self.merge(is_last=True)
         if 2 in self._streams:
             os.dup2(1, 2)

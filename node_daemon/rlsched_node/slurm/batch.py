@@ -1,9 +1,10 @@
 """The command of each rank of a job whose script is for Slurm: `python -I -S batch.py TERMS SCRIPT...`.
 
-On the first node, it runs the script and the server of the job's steps; on each other node, an agent. Server
-and agents end when the script ends. TERMS is the JSON object `terms` of `launch.batch_command`. This process
-receives the job's key in an environment variable. The script and the tasks read it from a file, so that a
-script that prints its environment does not print the key.
+On the first node, this command runs the script, and the server of the job's steps. On each other node, it is
+an agent, which runs the tasks that the server sends. Server and agents end when the script ends. TERMS is the
+JSON object `terms` of `launch.batch_command`. This process receives the job's key in an environment variable.
+The script and the tasks read the key from a file, so that a script that prints its environment does not print
+the key.
 """
 
 from __future__ import annotations

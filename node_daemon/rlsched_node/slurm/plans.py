@@ -204,7 +204,7 @@ def _chosen(
     job: Sequence[JobNode],
     used: Sequence[Use],
 ) -> list[int] | None:
-    """Return the first nodes with enough free GPUs and slots; None if too few nodes are free now."""
+    """Return the first of the `allowed` nodes with enough free GPUs and slots; None: too few are free now."""
 
     def fits(node: int, place: int, taken: Use) -> bool:
         free = job[node].gpus - (0 if options["overlap"] else len(taken.gpus))

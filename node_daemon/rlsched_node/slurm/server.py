@@ -1,4 +1,7 @@
-"""The server of a job's steps, on its first node."""
+"""The server of a job's steps, on the job's first node. It also runs the job's script.
+
+On each other node, an agent (`agent.py`) runs the tasks of the steps.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +114,8 @@ class Server:
     def _end_steps(self) -> None:
         """End the steps that still run after the script has ended.
 
-        The grace period is the job's if the job is being ended, otherwise `STRAGGLER_GRACE_S`.
+        SIGKILL follows SIGTERM after the job's grace period if the job is being ended, otherwise after
+        `STRAGGLER_GRACE_S`.
         """
         for step in list(self._steps.values()):
             if step.plan is None:
@@ -122,7 +126,7 @@ class Server:
     def _is_done(self) -> bool:
         """Return whether the script and all steps have ended.
 
-        After a script that succeeds, the server also waits for the agents that have not connected yet.
+        If the script has succeeded, return False also while an agent of another node has not connected yet.
         """
         if self._script_code is None or any(step.plan for step in self._steps.values()):
             return False
@@ -358,5 +362,5 @@ class Server:
             self._signal_step(step, SIGKILL)
 
     def _signal_step(self, step: Step, number: int, *, is_once: bool = False) -> None:
-        """Send a signal to the tasks of a step. `is_once`: skip tasks that already got one of `ENDING`."""
+        """Send a signal to a step's tasks. `is_once`: skip tasks that already got a signal of `ENDING`."""
         self._send_all(step, {"do": "signal", "step": step.number, "number": number, "once": is_once})

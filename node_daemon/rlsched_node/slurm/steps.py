@@ -67,7 +67,7 @@ def start_message(step: Step, found: Plan, place: int, nodes: Sequence[Node]) ->
 
     Args:
         step: The step.
-        found: Its plan.
+        found: The plan of the step.
         place: Index of the node among the nodes of the step.
         nodes: All nodes of the job.
     """

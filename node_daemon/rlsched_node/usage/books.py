@@ -14,7 +14,7 @@ from rlsched_node.usage.processes import ProcessReading
 from rlsched_node.usage.sums import UsageSums
 
 WINDOW_S = 10.0
-"""Period for which the readings of a report are averaged, seconds."""
+"""Period over which readings are averaged for one usage report, seconds."""
 TOLD_EVERY_S = 60.0
 """Seconds between two reports of a rank whose usage does not change."""
 CHANGE_FRAC = 0.05
