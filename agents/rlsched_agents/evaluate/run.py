@@ -141,7 +141,10 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Return the folder for a run's decisions: `stem` in `records`; if `records` is None, in `logdir`."""
+    """Return the folder in which a run's decisions are stored: the subfolder `stem` of `records`.
+
+    If `records` is None, it is the subfolder of `logdir`. None if both are None.
+    """
     folder = records or logdir
     return None if folder is None else folder / stem
 

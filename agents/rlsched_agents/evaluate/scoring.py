@@ -163,8 +163,8 @@ def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> F
 def _of_run(table: JobTable) -> Floats:
     """Return the (NUM_TERMS,) terms that measure a whole run; 0 for terms that are sums over jobs.
 
-    The term `wake_ups` includes the number of nodes, an offset that both sides of a ratio have
-    (`Objective.offsets`).
+    The term `wake_ups` is the number of woken nodes plus the number of nodes. The added constant (as in
+    `Objective.offsets`) keeps a ratio of two small numbers near 1.
     """
     found = np.zeros(NUM_TERMS)
     found[Term.PEAK] = 0.0 if table.energy is None else table.energy.peak_w

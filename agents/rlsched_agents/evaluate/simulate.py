@@ -53,7 +53,7 @@ class Run:
 
     Attributes:
         policy: The policy.
-        seeds: Jobs of the run with each seed; a single entry if the policy does not depend on the seed.
+        seeds: Results of the measured jobs, by seed; one entry if the policy does not depend on the seed.
         metrics: Metrics, as means over the seeds.
     """
 
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def jobs(self) -> MeasuredJobs:
-        """The jobs of the run with the first seed."""
+        """The results of the measured jobs in the run with the first seed."""
         return next(iter(self.seeds.values()))
 
 
@@ -364,7 +364,10 @@ def models_of(models: Models | str | Path | None) -> Models | None:
 
 
 def _sweep(workers: int, ray: str | None) -> Any:
-    """Return the function that runs tasks. If Ray is missing, raise ImportError before the trace is read."""
+    """Return the function that runs tasks: in processes of this machine, or on a Ray cluster.
+
+    This function imports Ray, so that a missing Ray raises ImportError before the trace is read.
+    """
     if ray is None:
         return partial(run_tasks, workers=max(workers, 1))
     from rlsched_agents.evaluate.ray_sweep import run_on_ray

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Rows = Mapping[str, tuple[str, ...]]
 
 _SPARE = (10, 5, 8, 6, 1, 2)
-"""Columns of the first table that are omitted on a narrow terminal, in this order."""
+"""Indices of the columns that are omitted from the headline table on a narrow terminal, in this order."""
 _SPARE_TAILS = (0, 4)
 _SPARE_ENERGY = (3, 5, 4)
 _WIDEST = 1_000
@@ -144,7 +144,7 @@ class _Tables:
             self._say("Queueing delay ends at the first start: compare policies that preempt by JCT.\n")
 
     def _energy(self) -> None:
-        """Print energy, GPU use and costs, and how many of the catalogue's figures for them are measured."""
+        """Print energy, GPU use and costs, and which fraction of the catalogue's figures is measured."""
         report = self._report
         if report.models is None:
             return

@@ -46,7 +46,7 @@ def verdict_of(report: Findings) -> str:
 
     The compared mean is the mean queueing delay. With preemption or models, it is the mean JCT, because
     queueing delay includes neither waits after a preemption nor changes of run times. The sentence also names
-    jobs that wait longer under a better policy. No gain is claimed if the confidence interval of the ratio
+    jobs that wait longer under the best policy. No gain is claimed if the confidence interval of the ratio
     contains 1 or is missing. The baseline is best only if the intervals of all policies are above 1. Policies
     that know the true run times are left out.
     """
@@ -143,7 +143,10 @@ def _measure_of(report: Findings) -> _Measure:
 
 
 def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
-    """Return the ratio of a measure to the baseline for each policy that does not know the true run times."""
+    """Return (policy's mean / baseline's mean) of a measure, by name of the policy.
+
+    Policies that know the true run times are left out.
+    """
     return {
         name: ratio
         for name, one in report.paired.items()

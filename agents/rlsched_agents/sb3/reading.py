@@ -130,7 +130,7 @@ def _check_ranges(
 
 
 def _numbers(text: object) -> set[float]:
-    """Return the distinct numbers in the printed form of a numpy array, at most the three lowest."""
+    """Return the distinct numbers in `text`, a printed numpy array; of more than three, the three lowest."""
     try:
         found = {float(word) for word in str(text).strip("[]").split()}
     except ValueError:

@@ -136,9 +136,9 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
     """Return (blocks of the bootstrap, total wait under the policy / total wait under the site's rule).
 
-    For the interval of this ratio, the bootstrap draws `days` if there are at least ten, otherwise `hours`;
-    "": there are too few of both, and no interval. With hours, the interval is too narrow if queues last
-    longer than an hour.
+    For the interval of this ratio, the bootstrap draws blocks of submissions: `days` if there are at least
+    ten, otherwise `hours`. If there are too few of both, the blocks are "", and the ratio has no interval.
+    With hours, the interval is too narrow if queues last longer than an hour.
 
     `since_s`: submission of each job, seconds after the first midnight. `ours`, `theirs`: waits under the
     policy and under the site's rule, seconds.

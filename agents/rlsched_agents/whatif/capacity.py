@@ -38,9 +38,10 @@ class SleepPotential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fewer(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest cluster on which jobs under the best policy wait no longer than under the site's rule.
+    """The smallest cluster that suffices under the best policy.
 
-    The mean wait on this cluster is compared with that on the full cluster under the site's rule.
+    On this cluster under the best policy, the mean wait is at most the mean wait on the full cluster under
+    the site's rule.
 
     Attributes:
         nodes: Number of nodes.
@@ -58,7 +59,7 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
     """Compute how many nodes could have slept in a replay under the default `PowerDownPlan`.
 
-    The highest demand in a slot of ten minutes is used for the whole slot, so waits for booting nodes are
+    The highest demand within ten minutes is used for all ten minutes, so waits for booting nodes are
     overestimated.
 
     Args:
@@ -67,7 +68,7 @@ def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
             earlier.
 
     Returns:
-        None if the replay has no placements, or if the measured time is shorter than a day.
+        None if the replay has not recorded the GPUs of jobs, or if the measured time is shorter than a day.
     """
     attempts = table.attempts
     over = np.flatnonzero(np.isfinite(attempts.end_s) & (attempts.end_s > since_s - DAY_S))

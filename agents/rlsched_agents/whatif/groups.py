@@ -88,7 +88,7 @@ def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -
 
 
 def direction(ratio: Ratio | None) -> str:
-    """Return `less` or `longer` if the interval of a ratio of waits excludes 1, else ""."""
+    """Return `less` or `longer` if the confidence interval of a ratio of mean waits excludes 1, else ""."""
     if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 1.0 <= ratio.high:
         return ""
     return WORDS[ratio.high < 1.0]

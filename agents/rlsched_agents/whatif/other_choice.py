@@ -93,7 +93,7 @@ def other_decision(
     partition: int,
     now_s: float,
 ) -> Decision:
-    """Return the decision that makes the choice `choice`, a candidate of a recorded decision, in `state`.
+    """Return a decision for `state` that takes the candidate `choice` of the recorded decision `record`.
 
     Raises:
         InputError: the candidate is not possible.
@@ -152,8 +152,8 @@ def _on_free(
 ) -> Start:
     """Return the start of a job on free GPUs, as candidate `plan` of a recorded decision describes it.
 
-    The placement rule chooses the GPUs. If the decision has several such candidates, the job starts on the
-    node of `plan`.
+    The placement rule chooses the GPUs. If several candidates of the decision start the job on free GPUs, the
+    job starts on the node of `plan`.
     """
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):

@@ -65,11 +65,11 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
         prediction: Predictor of run times.
         site: Results of the site's rule; None if no results are reported.
         policies: Results of the other policies.
-        best: Name of the policy with the lowest `ratio`, among policies whose ratio is significantly below 1;
-            "": there is none.
-        sleep: Nodes that could sleep, by the name of the policy: the site's rule, and `best`.
-        fewer: The smallest cluster on which jobs under `best` wait no longer than on the full cluster under
-            the site's rule; None: not computed, or there is none.
+        best: Name of the policy with the lowest `Under.ratio`, among policies whose ratio is significantly
+            below 1; "": there is none.
+        sleep: Nodes that could sleep under the site's rule and under `best`, by the name of the policy.
+        fewer: The smallest cluster on which jobs under `best` wait no longer than jobs on the full cluster
+            under the site's rule; None: not computed, or there is none.
         verdict: The result in one sentence.
     """
 
@@ -120,7 +120,10 @@ def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
 
 
 def best_of(policies: list[Under]) -> str:
-    """Return the policy with the lowest ratio among ratios significantly below 1; "": none."""
+    """Return the name of the policy with the lowest `ratio` of mean waits that is significantly below 1.
+
+    "": there is none. Policies that know the true run times are left out.
+    """
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies

@@ -95,10 +95,10 @@ def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf
 
 
 class _Claims:
-    """Computes the results of policies on the last fifth of a history, after its rule is known.
+    """Computes the results of policies on the last fifth of a history, after the site's rule is identified.
 
-    The whole history is replayed under each policy, so that the last fifth starts from the state to which the
-    policy led.
+    The whole history is replayed under each policy, so that the cluster's state at the start of the last
+    fifth is a result of the same policy.
     """
 
     def __init__(

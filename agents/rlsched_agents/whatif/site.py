@@ -196,7 +196,7 @@ def replayed(
     window: MeasuredWindow,
     models: Models | None = None,
 ) -> JobTable:
-    """Replay the whole history under a rule. `rules`: retries and node events."""
+    """Replay the whole history under the site rule `rule`. `rules`: retries and node events of the replay."""
     task = Task(
         rule.policy,
         0,
@@ -235,9 +235,9 @@ def explain(recorded: Recorded, run: RunRules, window: MeasuredWindow, tell: Tel
 
     Args:
         recorded: The recorded history.
-        run: Retries and node events.
-        window: The last fifth, for which results are reported.
-        tell: Called with the progress.
+        run: Retries and node events of the replays.
+        window: The last fifth of the history, for which results are reported.
+        tell: Called with the current step, and the progress of the whole run (0 to 1).
     """
     rules = site_rules(recorded)
     last = window.measured(recorded.trace)

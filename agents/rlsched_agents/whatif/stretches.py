@@ -49,7 +49,7 @@ def replayed_waits(
         recorded: The recorded history.
         policy: The rule, or another policy.
         predictions: Predicted run times of the J jobs, for the policy.
-        run: Retries and node events.
+        run: Retries and node events of the replays.
         first_s: Start of the first stretch, seconds of the trace, for example a midnight. None: submission of
             the first job.
     """

@@ -151,6 +151,9 @@ def _fewer(found: WhatIf) -> str:
 
 
 def shown(found: WhatIf) -> Under | None:
-    """Return the policy whose gains and losses are shown: the best one, else the first without `oracle`."""
+    """Return the policy whose gains and losses are shown: the best one, if there is one.
+
+    Otherwise, return the first policy that does not know the true run times; if all know them, the first.
+    """
     choices = [one for one in found.policies if not one.oracle] or found.policies
     return next((one for one in choices if one.policy == found.best), choices[0] if choices else None)
