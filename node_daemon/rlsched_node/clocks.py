@@ -119,7 +119,7 @@ class ClockLocks:
         self.reset([gpu for gpu in self._locked if gpu not in kept])
 
     def lock(self, gpus: Sequence[int], mhz: int) -> Lock:
-        """Lock these GPUs to a clock. If a GPU cannot be locked, all return to their previous clocks."""
+        """Lock these GPUs to a clock. If a lock fails, all these GPUs return to their previous clocks."""
         before = {gpu: self._locked[gpu] for gpu in gpus if gpu in self._locked}
         try:
             self._write(self._locked | dict.fromkeys(gpus, mhz))

@@ -254,8 +254,8 @@ def _replay(
 ) -> JobTable:
     """Replay the trace until the jobs of the warm-up and the window have started.
 
-    Jobs that arrive later cannot change these starts. If jobs can be interrupted, the replay continues until
-    these jobs have ended.
+    Jobs that have not arrived by then cannot change these starts. If jobs can be interrupted, the replay
+    continues until the jobs of the warm-up and the window have ended.
     """
     engine, until_started = engine_of(task, scheduler), task.until_started
     if scheduler.rule is not None and records is None:

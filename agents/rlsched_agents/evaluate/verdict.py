@@ -36,7 +36,7 @@ class _Measure(NamedTuple):
 
 
 LEAST_JOBS: Final = 20
-"""The verdict reports that jobs of one size wait longer only if there are at least this number of them."""
+"""Minimum number of jobs of one size for which the verdict reports that these jobs wait longer."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 

@@ -142,7 +142,7 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return `said` (a *wait*) for the partition that waits, else the policy's decision."""
+        """Return `said`, the fixed decision to *wait*, for its partition. Elsewhere, the policy decides."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
@@ -201,7 +201,8 @@ class Life:
 
         Args:
             ends: Determines when attempts end.
-            outside: Recorded events from now on that do not depend on decisions, such as submissions.
+            outside: Recorded events after the present state that do not depend on decisions, such as
+                submissions.
             to_s: Time at which to stop, seconds.
         """
         state, self._ends = self.state, ends

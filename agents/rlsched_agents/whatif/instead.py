@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 def instead(
     reader: StoreReader, row: int, asked: str, *, hours: float, within_s: float = math.inf
 ) -> dict[str, Any]:
-    """Replace the choice at a decision, continue with the same policy, and compare with what was recorded.
+    """Replace the choice at a decision, continue with the same policy, and compare the result with the record.
 
     Args:
         reader: Reader of the store.
@@ -90,9 +90,9 @@ def _replays(
 def replayed(
     task: Task, record: DecisionRecord, choice: Candidate | None, to_s: float, watch: Watch
 ) -> Course:
-    """Replay a task with another choice at one decision, and return the course.
+    """Replay a task with another choice at one decision, and return the course of events.
 
-    `choice`: the other choice; None: the policy's own.
+    `choice`: the other choice; None: the choice that the policy makes itself.
 
     Raises:
         InputError: the replay does not reproduce the decision, or the choice is not possible.

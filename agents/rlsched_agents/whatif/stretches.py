@@ -42,8 +42,8 @@ def replayed_waits(
 ) -> Floats:
     """Return the (J,) waits of jobs under a policy, seconds.
 
-    The wait is from the replay of the stretch in which the job is submitted; nan if it is submitted in no
-    stretch, or did not start.
+    The history is replayed in stretches (days), each from the recorded state at its start. A job's wait is
+    from the stretch in which the job is submitted; nan: it is submitted in no stretch, or does not start.
 
     Args:
         recorded: The recorded history.
@@ -113,7 +113,7 @@ def _part(trace: Trace, rows: Ints, since_s: float, runs: int, ran_s: Floats) ->
     It contains the jobs in `rows`. The first `runs` of these jobs already run at the start of the stretch:
     they get their remaining run times, and are submitted before the other jobs.
 
-    `since_s`: start of the stretch. `ran_s`: run time of each job before it, seconds.
+    `since_s`: start of the stretch. `ran_s`: run time of each job before the stretch, seconds.
     """
     part = trace.select(rows)
     submit_s = np.maximum(part.submit_s, since_s)

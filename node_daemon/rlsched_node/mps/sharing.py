@@ -106,7 +106,7 @@ class _Daemon:
             of ranks that ran when the control daemon was adopted.
         servers: Process IDs of the servers that have not ended, as far as known.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
-        suspects: Ranks of which a process used a GPU and was not an MPS client at the last check.
+        suspects: Ranks that had a process on a GPU which was not an MPS client at the last check.
         outside: Ranks that were in `suspects` at the last two checks: they use a GPU without MPS.
         error: Last error; "" if the control daemon answers.
     """

@@ -76,9 +76,9 @@ class Outages:
         is_ours: Function that returns whether rlsched started the process with this ID.
 
     Attributes:
-        busy: GPUs that ranks use. Readings of these GPUs (`is_read`) count all processes as processes of the
-            ranks, because the processes of a container are children of the container engine. The check
-            before a start (`refuse`) looks for foreign processes on these GPUs too.
+        busy: GPUs that ranks use. `is_read` assumes that all processes on these GPUs belong to the ranks,
+            because a rank's processes in a container are children of the container engine. `refuse`, which
+            is called before a rank starts, looks for foreign processes on these GPUs too.
         knows_busy: Whether `busy` has been set. False after the daemon's start, if ranks of an earlier daemon
             may run.
     """
@@ -193,7 +193,7 @@ class Outages:
             del self._out[gpu]
 
     def look_done(self) -> None:
-        """Remove cached processes that are no longer on any GPU. Called after all GPUs were read."""
+        """Forget rlsched's processes that are no longer on any GPU. Called after all GPUs were read."""
         with self._lock:
             shown = frozenset[int]().union(*self._seen.values())
             self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}

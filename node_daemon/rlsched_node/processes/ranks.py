@@ -45,14 +45,14 @@ class _WatchedShim:
 
     Attributes:
         process: The shim; None until it has claimed the attempt.
-        pipe_fd: Pipe on which the shim reports its claim and the end; None for adopted shims, and once
-            closed.
+        pipe_fd: Pipe on which the shim reports its claim of the attempt and the rank's end; None for adopted
+            shims, and after the pipe is closed.
         told: Data that the shim has sent on the pipe.
         pid_fd: Descriptor that is readable when the shim ends; None if the kernel has no pidfd, so that the
             shim is polled.
         record: How the rank ended; None while the shim runs. The rank's GPUs stay in use until all its
             processes (`leftovers`) have ended.
-        has_left: Processes may be left: the shim was killed, or could not end all.
+        has_left: Processes of the rank may be left: the shim was killed, or could not end all of them.
         copy_failure: Last reported failure of the rank's copiers; "": no failure.
         copied_by_s: Time until which the report of the rank's end waits for the copiers, monotonic seconds;
             None: the rank has not ended yet.
@@ -335,7 +335,7 @@ class LiveRanks:
     def _record(self, rank: _WatchedShim) -> ExitRecord:
         """Return the exit record of a rank whose shim has exited.
 
-        It is read from the shim's pipe; if an earlier daemon started the shim, from disk.
+        The record is read from the shim's pipe; if an earlier daemon started the shim, from disk.
         """
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk

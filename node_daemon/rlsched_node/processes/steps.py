@@ -159,7 +159,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write the ID of the cluster and the epoch to disk, before the node performs later effects."""
+    """Write the ID of the cluster and the epoch to disk, before the node performs the effects that follow."""
 
     cluster: str
     epoch: int

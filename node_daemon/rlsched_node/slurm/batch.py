@@ -168,8 +168,8 @@ def slots_of(gpus: Sequence[int], env: Mapping[str, str]) -> list[int]:
 def with_programs(command: list[str]) -> list[str]:
     """Return the command, changed so that a shell script in it finds rlsched's `srun` first in PATH.
 
-    A login shell, such as `#!/bin/bash -l`, sets PATH itself. Therefore, an assignment of PATH replaces the
-    first line of the script.
+    An assignment of PATH replaces the first line (`#!...`) of the script. The environment would not suffice,
+    because a login shell, such as `#!/bin/bash -l`, sets PATH itself.
     """
     found = list(command)
     for place, word in enumerate(found[1:], 1):

@@ -125,7 +125,7 @@ class NodeUsage:
     def begin(
         self, key: AttemptKey, place: Place, now_s: float, kept: Kept | None = None, *, is_new: bool = True
     ) -> None:
-        """Add a rank. `kept`: usage that an earlier daemon stored for the rank."""
+        """Add a rank to the ranks that are read. `kept`: usage that an earlier daemon stored for the rank."""
         self._ranks.setdefault(key, _RankAccount(place, now_s, kept, is_new=is_new))
 
     def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:

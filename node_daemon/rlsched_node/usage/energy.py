@@ -28,10 +28,10 @@ class Board:
         self.claimed_j = 0.0
 
     def drawn_j(self, now_s: float, counter_j: float | None, power_w: float | None) -> float | None:
-        """Return the energy since the previous reading, J; None at the first reading, or if it is unknown.
+        """Return the GPU's energy since the previous reading, J; None at the first reading, or if unknown.
 
-        The energy is the difference of the counter. Without a plausible difference, it is the mean power of
-        both readings, multiplied by the time between them.
+        The energy is the increase of the energy counter. If the increase is missing or implausible, it is the
+        mean power of both readings, multiplied by the time between them.
         """
         before_s, before_j, before_w = self.at_s, self.counter_j, self.power_w
         self.at_s, self.counter_j, self.power_w = now_s, counter_j, power_w
@@ -46,9 +46,9 @@ class Board:
         return sum(known_w) / len(known_w) * lasted_s if known_w else None
 
     def unclaimed_j(self, drawn_j: float) -> float:
-        """Return `drawn_j` less the energy that was already attributed to ended ranks, J; at least 0.
+        """Return the part of `drawn_j` that was not already attributed to ended ranks, J; at least 0.
 
-        If more than `drawn_j` was attributed, the excess is deducted at the next reading.
+        If the ended ranks got more than `drawn_j`, the excess is deducted at the next reading.
         """
         left_j = drawn_j - self.claimed_j
         self.claimed_j = max(-left_j, 0.0)
