@@ -95,7 +95,7 @@ class Fence:
     def closed_grace_s(self) -> float | None:
         """Return the grace period, seconds, if the rank must end now because no broker answers.
 
-        None: the rank may continue, or an earlier call has already ordered its end by returning a number.
+        None: the rank may continue, or an earlier call has returned a number, which occurs only once.
         """
         if not self._path or since_boot_s() < self._until_s:
             return None

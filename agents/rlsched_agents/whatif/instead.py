@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 def instead(
     reader: StoreReader, row: int, asked: str, *, hours: float, within_s: float = math.inf
 ) -> dict[str, Any]:
-    """Replace the choice at a decision, continue with the same policy, and compare the result with the record.
+    """Replace the choice at a decision, continue with the same policy, and compare with the recorded events.
 
     Args:
         reader: Reader of the store.

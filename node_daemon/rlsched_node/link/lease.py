@@ -2,9 +2,9 @@
 
 If a job was submitted with `--lost-after T`, the broker starts the job elsewhere after T without a message
 from a node of the job. The node ends the job before that time, so that the job never runs twice at the same
-time. The broker counts T from its receipt of the node's last message. The node counts from the send time of
-the last heartbeat that the broker has answered, which is not later. The lease file contains this send time.
-The shims read the file, and end their ranks even if no daemon runs.
+time. The broker counts T from its receipt of the node's last message. The node counts from an earlier time:
+when it sent the last heartbeat that the broker has answered. The lease file contains this send time. The
+shims read the file, and end their ranks even if no daemon runs.
 """
 
 from __future__ import annotations

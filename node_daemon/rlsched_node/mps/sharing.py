@@ -106,7 +106,7 @@ class _Daemon:
             of ranks that ran when the control daemon was adopted.
         servers: Process IDs of the servers that have not ended, as far as known.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
-        suspects: Ranks that had a process on a GPU which was not an MPS client at the last check.
+        suspects: Ranks with a process that used a GPU without being an MPS client, at the last check.
         outside: Ranks that were in `suspects` at the last two checks: they use a GPU without MPS.
         error: Last error; "" if the control daemon answers.
     """

@@ -51,7 +51,7 @@ class Cores:
         """Allocate processors to one rank exclusively, whole cores near the rank's GPUs first.
 
         Processors that are lent to other ranks are allocated only if the others do not suffice. Loans to
-        ranks with low GPU indices are used first. The caller must then call `withdraw`, which ends these
+        ranks with low GPU indices are used up first. The caller must then call `withdraw`, which ends these
         loans. If fewer than `count` processors are free, all free processors are allocated.
         """
         loan_of = {cpu: gpu for gpu, cpus in self._lent.values() for cpu in cpus}
