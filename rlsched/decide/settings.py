@@ -48,8 +48,8 @@ class Share(_Part, frozen=True, kw_only=True):
         by_slowest: This setting x (0.85 - speed of the slowest job, at least 0) is added to both minimum
             gains.
         by_hold: This setting x (2 f)^3 x t / (t + 1 h) is added to both minimum gains. f is the fraction of
-            the partition's GPUs that the jobs hold, and t is the predicted time by which the new job delays
-            the release of these GPUs.
+            the partition's GPUs that the new job would share, and t is the predicted delay that the new job
+            adds to the release of these GPUs.
     """
 
     min_speed: float = 0.85

@@ -18,7 +18,10 @@ from rlsched.decide.plans.plan import node_to_place
 
 
 def policy_start(state: ClusterState) -> StartOptions:
-    """Return the default start options, which use all models of this state."""
+    """Return the default options for the placement and the clock of a job that starts.
+
+    They use all models of speed and power that this state has.
+    """
     if not state.needs.models:
         return PLAIN_START
     return StartOptions(*for_state(options.policy_start, state)(state.arrays))

@@ -192,7 +192,7 @@ def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
     has nodes with GPUs keeps at least one of them. Large gangs may no longer fit.
 
     Raises:
-        InputError: `nodes` is smaller than the number of partitions that have GPUs.
+        InputError: `nodes` is smaller than the number of VCs that have nodes with GPUs.
     """
     groups = [group for group in spec.nodes if group.count]
     wanted = {group.vc for group in groups if group.gpus}

@@ -103,10 +103,10 @@ class Costs(msgspec.Struct, frozen=True):
         )
 
     def ln_ratio(self, other: Costs, energy_weight: Floats, penalties: Floats | None = None) -> Floats:
-        """Return the (n,) ln of the cost of these results relative to the results `other`, per window.
+        """Return ln(cost of these results / cost of `other`) for each of the n windows.
 
-        By default, the relative cost is the weighted mean of two ratios: time, and money (without prices:
-        energy).
+        Unless an objective defines another cost, this ratio is the weighted mean of the ratio of the times
+        and the ratio of the money. Without prices, the ratio of the energies replaces that of the money.
         `energy_weight`: (n,) weight of money or energy. `penalties`: (NUM_TERMS,) penalty of each bound, see
         `Scored.ln_cost`.
         """

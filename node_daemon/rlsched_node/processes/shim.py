@@ -226,7 +226,8 @@ def run_command(launch: dict[str, Any], streams: Streams, shortage_fd: int) -> N
     Args:
         launch: The launch record.
         streams: Output streams of the rank.
-        shortage_fd: Pipe for reports of a shortage (`shortage.py`). A launcher of rlsched inherits it.
+        shortage_fd: Pipe on which a lack of processes or memory is reported (`shortage.py`). It stays open
+            in the command only if rlsched's own launcher runs the command.
     """
     code = EXIT_NOT_EXECUTABLE
     try:

@@ -133,10 +133,10 @@ class JobOrders:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended.
+        """Refuse an order for tasks that have all ended, unless it repeats an earlier cancel.
 
-        A cancel of one task is accepted if the task was cancelled. A cancel of several tasks is accepted if
-        all of them were cancelled before they became jobs.
+        A cancel of one task is a repetition if the task was cancelled. A cancel of several tasks is a
+        repetition if all of them were cancelled before they were jobs of their own.
 
         Raises:
             InputError: the order is refused.

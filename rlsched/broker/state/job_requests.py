@@ -243,7 +243,7 @@ def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
 
 @cache
 def _ln_factors(gpu_type: str) -> tuple[tuple[float, ...], ...]:
-    """Return (ln(sensitivity), ln(pressure)) on a GPU type, each of all workloads in catalogue order."""
+    """Return ln(sensitivity) and ln(pressure) on a GPU type: two tuples, one value for each workload."""
     return tuple(tuple(map(math.log, column)) for column in zip(*factors_of(gpu_type), strict=True))
 
 

@@ -46,7 +46,8 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
         of_mean: Whether a prediction is the mean of its lognormal instead of the median. If so, ln(median) is
             ln(prediction) - (`trust` x spread of the prediction)^2 / 2.
         gpus_power: Exponent p: the service of a gang is its time multiplied by (number of GPUs)^p.
-        margin: A running job can be preempted for a waiting job if its ln(cost) is higher by more than this.
+        margin: A waiting job can preempt a running job if the running job's ln(cost) exceeds the waiting
+            job's by more than this. The cost is defined at the top of this module.
         age_step: Ratio of successive age steps. Ages are rounded down to steps, so that an index changes
             rarely.
         first_age_s: First age step, seconds.

@@ -23,9 +23,10 @@ _MORE_GPUS = 1 << 30
 
 @kernel
 def _last_tenant(s: StateArrays, g: int) -> int:
-    """Return the slot of one job on GPU `g` (the last in the list of jobs), -1 if the GPU is free.
+    """Return the slot of the job on GPU `g`; of several jobs, of the last in the GPU's list of jobs.
 
-    For an unused GPU of a node that one job has as a whole node, returns the slot of this job.
+    If a job has the whole node for itself, the node's unused GPUs count as GPUs of this job. -1: no job has
+    the GPU.
     """
     last = -1
     for k in range(MAX_TENANTS):
