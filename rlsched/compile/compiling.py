@@ -77,7 +77,10 @@ class Compiling:
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        """Report another activity that blocks the main thread, if it takes long. Example: a slow import."""
+        """Report another activity that blocks the main thread, if it takes long. Example: a slow import.
+
+        It is reported on a terminal only, so that the output of a command in a script has no other lines.
+        """
         if self.hand_on is not None:
             yield
             return
@@ -162,6 +165,8 @@ class Compiling:
         if self._began_s == -math.inf:
             self._began_s = now_s
         if not self.told or now_s < self._began_s + FIRST_S:
+            return
+        if math.isnan(self._compiles_since_s) and not (self._stream or sys.stderr).isatty():
             return
         rewrites = self._rewrites()
         if now_s < self._said_s + (REWRITTEN_EVERY_S if rewrites else LINES_EVERY_S):
