@@ -19,6 +19,15 @@ DEADLINE_S = 60.0
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.01, 0.1
 
 
+def cpu_s(pid: int) -> int:
+    """CPU time of a process, whole seconds; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return (int(fields[11]) + int(fields[12])) // os.sysconf("SC_CLK_TCK")
+
+
 def until(
     look: Callable[[], object],
     what: str,
@@ -86,7 +95,7 @@ class Cluster:
     def start(self, name: str) -> None:
         """Start the broker, and wait until it listens; or start a node.
 
-        A broker that compiles kernels prints its progress every second, and has all the time that it needs.
+        A broker that compiles kernels prints its progress, or uses CPU time: it has all the time that it needs.
         """
         if name != "broker":
             options = (*self.gpu_options, "--allow-root", *self._node_options)
@@ -102,7 +111,7 @@ class Cluster:
                 (found.exists() and found.read_text().endswith("\n")) or self.running[name].poll() is not None
             ),
             "the broker listens",
-            progress=lambda: (self.directory / f"{name}.log").stat().st_size,
+            progress=lambda: ((self.directory / f"{name}.log").stat().st_size, cpu_s(self.running[name].pid)),
         )
         assert self.running[name].poll() is None, self.log(name)
         self.address = found.read_text().strip()
