@@ -1,7 +1,8 @@
 """Writes the broker's store of decisions and TensorBoard curves, after a batch's commit and replies.
 
 No decision depends on the store or the curves. If a write fails, the buffered records are lost and counted
-(`SoftErrors`), and the store is opened again for the next records.
+(`SoftErrors`), and the store is opened again for the next records. The latest events of jobs and nodes are
+kept (`CarriedRows`), and written with the next records.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rlsched.decisions.deciders import note_decider
 from rlsched.decisions.reading import last_records
 from rlsched.decisions.schema import KEEP_DAYS, ForecastSeen, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import segment_files
-from rlsched.decisions.store import KEEP_BYTES, DecisionStore, decision_row
+from rlsched.decisions.store import KEEP_BYTES, CarriedRows, DecisionStore, decision_row
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class RecordLog:
         self._removed_s = -math.inf  # last removal of old rows, monotonic seconds
         self._held = 0  # decisions not written yet
         self._store: DecisionStore | None = None
+        self._carried = CarriedRows()
         self._logdir, self._writer = logdir, None if logdir is None else self._first_writer(logdir)
         try:
             self.last = last_records(self.folder, LAST_RECORDS)
@@ -87,13 +89,26 @@ class RecordLog:
         self._held += len(rows)
         try:
             store = self._open()
-            store.add_rows(rows)
+        except Exception as error:  # any error of the disk
+            self._carried.add(events)
+            self._not_written(error)
+        else:
+            self._add(store, rows, events)
+        self._draw(records)
+
+    def _add(
+        self,
+        store: DecisionStore,
+        rows: list[list[Any]],
+        events: Sequence[JobEvent | NodeChange | ForecastSeen],
+    ) -> None:
+        try:
             store.add_events(events)
+            store.add_rows(rows)
         except Exception as error:  # any error of the disk
             self._not_written(error)
         else:
             self._written(store)
-        self._draw(records)
 
     def _rows(self, records: Sequence[DecisionRecord]) -> list[list[Any]]:
         rows = []
@@ -117,10 +132,7 @@ class RecordLog:
         if self.begins():
             self.add([], events)
             return
-        try:
-            self._open().note_standing([event for event in events if isinstance(event, JobEvent)])
-        except Exception as error:  # any error of the disk
-            self._not_written(error)
+        self._carried.note_standing([event for event in events if isinstance(event, JobEvent)])
 
     def decides(self, policy: Policy, since_s: float) -> None:
         """Record in the store that policy `policy` decides from `since_s` (Unix seconds) on."""
@@ -148,7 +160,13 @@ class RecordLog:
     def _open(self) -> DecisionStore:
         if self._store is None:
             info = StoreInfo(time="unix", of=f"the broker in {self.folder.absolute().parent}")
-            self._store = DecisionStore(self.folder, info, keep_bytes=self._keep_bytes, keep_s=self._keep_s)
+            self._store = DecisionStore(
+                self.folder,
+                info,
+                keep_bytes=self._keep_bytes,
+                keep_s=self._keep_s,
+                carried=self._carried,
+            )
         return self._store
 
     def _write(self) -> None:
