@@ -2,20 +2,30 @@
 
     .venv/bin/python -m benchmarks.bench_board                         # 100,000 decisions on 512 GPUs
     .venv/bin/python -m benchmarks.bench_board --a-write 1             # each decision in a write of its own
-    .venv/bin/python -m benchmarks.bench_board --decisions 10000000    # opened by its last part; 15 minutes
+    .venv/bin/python -m benchmarks.bench_board --decisions 10000000    # opened by its last part; 2 GB
 
 Generated decisions with eight plans each, while fifty jobs wait, and as many attempts, in a temporary folder.
+Of more than 200,000, the decisions after the first 100,000 are copies of these with other numbers, times and
+jobs. (The records in the copies are not changed; only `story` and `moment` read some.)
+
 CPU seconds. `written` is the cost of the store for the broker or the simulator. A new process opens the
 store: `parts` finds its parts, `opened` reads the last part, as the tab does first. `overview` is the tab's
 first request, as JSON; `story` is one job, `moment` the queue at a time. `again` is a reader that
-refreshes and finds one new decision. If there are several parts (a store of more than `PART_BYTES`),
-`earlier` opens and plots the middle one. `peak_mib` is the memory of the process that reads, at its end.
+refreshes and finds one new decision. If there are several parts (a store of more than `PART_ROWS` or
+`PART_BYTES`), `earlier` opens and plots the middle one. `peak_mib` is the memory of the process that reads,
+at its end.
+
+Another new process answers the requests of the tab, as TensorBoard does: `runs` lists the stores and parts,
+and opens the last part; `chart` is the compressed overview; `earlier_chart` opens an earlier part and answers
+with its overview, and `runs_again` lists the stores once more. `tab_peak_mib` is its memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import math
 import multiprocessing
 import resource
 import shutil
@@ -25,6 +35,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rlsched.board import views
 from rlsched.decide.actions import Start
@@ -32,12 +46,18 @@ from rlsched.decide.record import QUEUED, DecisionRecord, Names, PlanSeen
 from rlsched.decisions import story
 from rlsched.decisions.reading import StoreReader, parts
 from rlsched.decisions.schema import JobEvent, NodeChange, StoreInfo
+from rlsched.decisions.segments import SUFFIX, segment_files
 from rlsched.decisions.store import HELD_ROWS, DecisionStore
 
 GPUS, A_NODE, GANG, RUN_S = 512, 8, 4, 900.0
 BATCH = 64
 MOST_BYTES = 6_000
-"""Upper bound for the size of a decision with its events, bytes."""
+"""Upper bound for the size of a decision with its events that is written by itself, bytes."""
+MOST_BYTES_TOGETHER = 250
+"""The same for decisions that are written in large batches."""
+ORIGINALS = 100_000
+PERIOD_S = ORIGINALS * 7.0
+SHIFTED = ("number", "job", "turn")
 
 
 def record(number: int) -> DecisionRecord:
@@ -101,6 +121,31 @@ def write(folder: Path, decisions: int, a_write: int) -> float:
     return spent_s
 
 
+def copy(folder: Path, copies: int) -> None:
+    """Append copies of all decisions and events of a store, each for the period after the one before."""
+    originals = {table: segment_files(folder, table) for table in ("decisions", "jobs")}
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    for number in range(1, copies + 1):
+        for table, segments in originals.items():
+            for at, path in enumerate(segments, number * len(segments) + 1):
+                with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                    target = folder / f"{table}-{at:06d}{SUFFIX}"
+                    with pa.ipc.new_stream(target, stream.schema, options=options) as out:
+                        for batch in stream:
+                            out.write_batch(shifted(batch, number))
+
+
+def shifted(batch: Any, periods: int) -> Any:
+    """Return a batch of a store with numbers, times and jobs that are `periods` periods later."""
+    found = {name: batch.column(name) for name in batch.schema.names}
+    found["time_s"] = pc.add(found["time_s"], periods * PERIOD_S)
+    for name in SHIFTED:
+        if name in found:
+            number = pc.add(found[name].cast(pa.int64()), periods * ORIGINALS)
+            found[name] = number.cast(batch.schema.field(name).type)
+    return pa.record_batch(found, schema=batch.schema)
+
+
 def read(folder: Path, decisions: int) -> dict[str, float]:
     """Open a store as the tab does, and return the CPU seconds of each step, and the peak memory."""
     found: dict[str, float] = {}
@@ -134,6 +179,35 @@ def read(folder: Path, decisions: int) -> dict[str, float]:
     }
 
 
+def answer(folder: Path) -> dict[str, float]:
+    """Answer requests of the tab, and return the CPU seconds of each, and the peak memory."""
+    from tensorboard.plugins import base_plugin
+    from werkzeug.test import Client
+
+    from rlsched.board.plugin import UNTIL, DecisionsPlugin
+
+    found: dict[str, float] = {}
+    apps = DecisionsPlugin(base_plugin.TBContext(logdir=str(folder))).get_plugin_apps()
+
+    def get(path: str, **query: str) -> Any:
+        answered = Client(apps[path]).get(path, query_string=query, headers={"Accept-Encoding": "gzip"})
+        assert answered.status_code == 200, answered.data
+        return json.loads(gzip.decompress(answered.data)) if path == "/runs" else None
+
+    with timed("runs", found):
+        runs = get("/runs")
+    with timed("chart", found):
+        get("/overview", run=runs[0]["run"])
+    earlier = [one["run"] for one in runs if UNTIL in one["run"]]
+    if earlier:
+        with timed("earlier_chart", found):
+            get("/overview", run=earlier[len(earlier) // 2])
+        with timed("runs_again", found):
+            get("/runs")
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {f"{what}_s": value for what, value in found.items()} | {"tab_peak_mib": peak_mib}
+
+
 def main(say: Callable[[str], None] = print) -> None:
     parser = argparse.ArgumentParser(description="The store of decisions: written, opened, drawn.")
     parser.add_argument("--decisions", type=int, default=100_000)
@@ -142,19 +216,26 @@ def main(say: Callable[[str], None] = print) -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        free, needed = shutil.disk_usage(folder).free, asked.decisions * MOST_BYTES
+        copies = max(0, math.ceil(asked.decisions / ORIGINALS) - 1) if asked.decisions > 2 * ORIGINALS else 0
+        decisions = ORIGINALS * (1 + copies) if copies else asked.decisions
+        free = shutil.disk_usage(folder).free
+        needed = decisions * (MOST_BYTES if asked.a_write < BATCH else MOST_BYTES_TOGETHER)
         if free < needed:
             raise SystemExit(
                 f"{name}: expected {needed >> 20:,} MiB of free disk space, got {free >> 20:,} MiB"
             )
-        written_s = write(folder, asked.decisions, asked.a_write)
+        first = min(decisions, ORIGINALS) if copies else decisions
+        written_s = write(folder, first, asked.a_write)
+        copy(folder, copies)
         size = sum(file.stat().st_size for file in folder.iterdir())
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
-            found = fresh.submit(read, folder, asked.decisions).result()
+            found = fresh.submit(answer, folder).result()
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+            found |= fresh.submit(read, folder, decisions).result()
     report = {
-        "decisions": asked.decisions,
-        "written_per_s": asked.decisions / written_s,
-        "bytes_per_decision": size / asked.decisions,
+        "decisions": decisions,
+        "written_per_s": first / written_s,
+        "bytes_per_decision": size / decisions,
         **found,
     }
     if asked.json:

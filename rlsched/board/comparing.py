@@ -9,10 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from rlsched.decide.record import DecisionRecord
+from rlsched.decisions import story
 from rlsched.decisions.candidates import as_another
 from rlsched.decisions.reading import StoreReader
+from rlsched.decisions.stored_timeline import Floats
 from rlsched.decisions.story import decision, when
-from rlsched.decisions.timeline import JobSeen
 
 MOST_JOBS: Final = 10
 Act = tuple[int, float, str, str]
@@ -26,25 +27,33 @@ def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
     wait less in run `reader` than in run `other`, and `more` lists jobs that wait longer. The job with the
     largest difference is first.
     """
-    pairs = [
-        (job, twin)
-        for name, job in reader.timeline.jobs.items()
-        if (twin := other.timeline.jobs.get(name)) is not None and job.attempts and twin.attempts
-    ]
-    rows = [_row(reader, job, twin) for job, twin in pairs if not math.isnan(job.submit_s)]
-    rows.sort(key=lambda row: float(row["waited_s"]) - float(row["other_waited_s"]))
+    names, waited_s, other_waited_s = _waits(reader, other)
+    change_s = waited_s - other_waited_s
+    order = np.argsort(change_s, kind="stable").tolist()
     return {
         "other": other.info.of,
-        "jobs": len(rows),
-        "waited_mean_s": _mean([row["waited_s"] for row in rows]),
-        "other_waited_mean_s": _mean([row["other_waited_s"] for row in rows]),
-        "less": [row for row in rows[:MOST_JOBS] if row["waited_s"] < row["other_waited_s"]],
-        "more": [row for row in rows[: -MOST_JOBS - 1 : -1] if row["waited_s"] > row["other_waited_s"]],
+        "jobs": len(names),
+        "waited_mean_s": _mean(waited_s),
+        "other_waited_mean_s": _mean(other_waited_s),
+        "less": [_row(reader, other, names[k]) for k in order[:MOST_JOBS] if change_s[k] < 0.0],
+        "more": [_row(reader, other, names[k]) for k in order[: -MOST_JOBS - 1 : -1] if change_s[k] > 0.0],
         "parting": _parting(reader, other),
     }
 
 
-def _row(reader: StoreReader, job: JobSeen, twin: JobSeen) -> dict[str, Any]:
+def _waits(reader: StoreReader, other: StoreReader) -> tuple[list[str], Floats, Floats]:
+    """Return the jobs with known waiting times in both runs, and these times in each run, seconds."""
+    names, *mine = reader.timeline.first_starts()
+    their_names, *theirs = other.timeline.first_starts()
+    of_theirs = dict(zip(their_names, (theirs[1] - theirs[0]).tolist(), strict=True))
+    waited_s = mine[1] - mine[0]
+    other_waited_s = np.array([of_theirs.get(name, math.nan) for name in names])
+    known = np.flatnonzero(np.isfinite(waited_s) & np.isfinite(other_waited_s))
+    return [names[k] for k in known.tolist()], waited_s[known], other_waited_s[known]
+
+
+def _row(reader: StoreReader, other: StoreReader, name: str) -> dict[str, Any]:
+    job, twin = story.job_of(reader, name), story.job_of(other, name)
     return {
         "job": job.job,
         "name": job.name,
@@ -56,8 +65,8 @@ def _row(reader: StoreReader, job: JobSeen, twin: JobSeen) -> dict[str, Any]:
     }
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan
 
 
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
@@ -69,7 +78,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
         other: The counterpart; None if run `other` has no more.
         worth: Result of `_worth`: a candidate in run `reader` that does the same as the counterpart.
     """
-    for mine, theirs in zip_longest(_acts(reader), _acts(other)):
+    for mine, theirs in zip_longest(*_acts_of_both(reader, other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
             return {
                 "this": None if mine is None else decision(reader, mine[0]),
@@ -106,6 +115,14 @@ def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None)
         if found is not None:
             return {"row": row, "number": found.number, "words": found.words}
     return None
+
+
+def _acts_of_both(reader: StoreReader, other: StoreReader) -> tuple[list[Act], list[Act]]:
+    """Return the starts and preemptions of two runs in the period that both readers cover, in order."""
+    first_s = max(reader.period[0], other.period[0])
+    last_s = min(reader.period[1], other.period[1])
+    mine, theirs = ([act for act in _acts(one) if first_s <= act[1] < last_s] for one in (reader, other))
+    return mine, theirs
 
 
 def _acts(reader: StoreReader) -> list[Act]:

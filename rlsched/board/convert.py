@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,8 @@ from rlsched.board.curves import Curves
 from rlsched.board.tags import CLUSTER_TAGS, DESCRIPTIONS, LAYOUT
 from rlsched.board.writer import DecisionWriter
 from rlsched.decisions.reading import StoreReader, parts, read_records
-from rlsched.decisions.timeline import CLASS_NAMES, Timeline
+from rlsched.decisions.stored_timeline import StoredTimeline
+from rlsched.decisions.timeline import CLASS_NAMES
 
 POINTS: Final = 400
 """Number of points in a curve of the cluster, for each `Part` of a store (a period that fits into memory)."""
@@ -52,7 +52,7 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
     return len(records)
 
 
-def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
+def _course(timeline: StoredTimeline) -> Iterator[tuple[float, dict[str, float]]]:
     """Yield pairs (time, values). `values`: tag of a curve of the cluster -> value at this time.
 
     `values` lacks the power while the power of a running job is unknown. `values` lacks the mean waiting time
@@ -62,9 +62,9 @@ def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
         return
     at_s = np.linspace(timeline.first_s, timeline.last_s, POINTS)
     levels, power = timeline.curves(at_s), timeline.power(at_s)
-    first_starts = [(job.attempts[0].start_s, job.submit_s) for job in timeline.jobs.values() if job.attempts]
-    starts = np.array([start_s for start_s, submit_s in first_starts if math.isfinite(submit_s)])
-    waits = np.array([start_s - submit_s for start_s, submit_s in first_starts if math.isfinite(submit_s)])
+    _, submits, starts = timeline.first_starts()
+    known = np.isfinite(submits) & np.isfinite(starts)
+    starts, waits = starts[known], (starts - submits)[known]
     bins = np.searchsorted(at_s, starts)
     for k, point_s in enumerate(at_s.tolist()):
         values = {

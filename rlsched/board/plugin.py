@@ -7,13 +7,13 @@ every installation with TensorBoard has. It does not import the slow packages to
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
@@ -32,6 +32,8 @@ STATIC: Final = Path(__file__).with_name("static")
 TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 UNTIL: Final = " until "
 """Separator between the store's name and the end time in the name of an earlier part of a store."""
+MOST_EARLIER: Final = 2
+"""Number of earlier parts that are kept in memory: those of the latest requests."""
 MOST_TEXT: Final = 200
 """Maximum length of a text in a request, characters."""
 
@@ -101,16 +103,12 @@ class Stores:
         self._parts: dict[Path, tuple[list[str], list[Part]]] = {}
         self.lock = threading.Lock()
 
-    def names(self) -> list[str]:
-        """Return the names of all stores and parts. A store's name is its path below the folder."""
-        return list(self._found())
+    def names(self) -> dict[str, bool]:
+        """Return the names of all stores and parts. A store's name is its path below the folder.
 
-    def opened(self, name: str) -> bool:
-        """Return whether part `name` of a store can be shown quickly.
-
-        This is the case if the part was read before, or if it is the last part of its store.
+        The values are whether a part can be shown quickly: it was read before, or is its store's last part.
         """
-        return name in self._readers or self._found().get(name, (None, None))[1] is None
+        return {name: name in self._readers or part is None for name, (_, part) in self._found().items()}
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
         """Return (folder of the store, part of the store) by name of the store or of an earlier part.
@@ -143,9 +141,12 @@ class Stores:
         folder, part = self._found().get(name, (None, None))
         if folder is None:
             raise InputError(f"run: no store of decisions {name[:MOST_TEXT]!r} below {self._logdir}")
-        reader = self._readers.get(name)
-        if reader is None:
-            reader = self._readers[name] = StoreReader(folder, part)
+        reader = self._readers.pop(name, None) or StoreReader(folder, part)
+        if part is not None:
+            earlier = [other for other in self._readers if UNTIL in other]
+            for other in earlier[: max(0, len(earlier) + 1 - MOST_EARLIER)]:
+                del self._readers[other]
+        self._readers[name] = reader  # the last one is the newest
         reader.refresh()
         return reader
 
@@ -228,8 +229,8 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         """Answer a request for the list of stores and their parts. Parts that were read have a summary."""
         found: list[dict[str, Any]] = []
         with self._stores.lock:
-            for name in self._stores.names():
-                if not self._stores.opened(name):
+            for name, opened in self._stores.names().items():
+                if not opened:
                     found.append({"run": name, "of": "an earlier part, read when it is selected"})
                     continue
                 try:
@@ -289,14 +290,6 @@ def _files() -> Iterable[Path]:
 
 def _respond(request: wrappers.Request, found: Any, code: int = 200) -> wrappers.Response:
     """Return a JSON response with the data `found`; numbers that are not finite become null."""
-    text = json.dumps(_finite(found), allow_nan=False, separators=(",", ":"))
+    text = msgspec.json.encode(found)
     answer: wrappers.Response = http_util.Respond(request, text, "application/json", code=code)
     return answer
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

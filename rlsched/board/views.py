@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
 
 from rlsched.collector import no_garbage
 from rlsched.decisions.reading import StoreReader
+from rlsched.decisions.stored_timeline import Attempts, Ints, StoredTimeline
 from rlsched.decisions.story import places, state_of, when
-from rlsched.decisions.timeline import AttemptSeen, JobSeen
+from rlsched.decisions.timeline import JobSeen
 
 POINTS: Final = 400
 MOST_BARS: Final = 20_000
@@ -28,7 +28,7 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
         "of": reader.info.of,
         "time": reader.info.time,
         "decisions": len(reader),
-        "jobs": len(timeline.jobs),
+        "jobs": len(timeline),
         "nodes": len(timeline.nodes),
         "first_s": timeline.first_s,
         "last_s": timeline.last_s,
@@ -62,13 +62,12 @@ def _overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]
             {"node": node.node, "row": rows, "gpus": node.num_gpus, "type": node.gpu_type, "spans": spans}
         )
         rows += node.num_gpus
-    seen = [one for one in timeline.attempts if one.start_s < to_s and one.end_s > from_s and one.gpus]
-    drawn, omitted = _longest(seen, MOST_BARS)
     at_s = np.linspace(from_s, to_s, POINTS)
     power = timeline.power(at_s)
-    jobs: dict[str, int] = {}
-    for one in drawn:
-        jobs.setdefault(one.job.job, len(jobs))
+    table = timeline.table
+    drawn = np.flatnonzero((table.start_s < to_s) & (table.end_s > from_s) & (table.num_gpus > 0.0))
+    drawn, omitted = _longest(table, drawn, MOST_BARS)
+    jobs, job = np.unique(table.job[drawn], return_inverse=True)
     return {
         "from_s": from_s,
         "to_s": to_s,
@@ -76,15 +75,15 @@ def _overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]
         "last_s": timeline.last_s,
         "rows": rows,
         "nodes": nodes,
-        "jobs": [_job(timeline.jobs[name]) for name in jobs],
+        "jobs": timeline.about(jobs),
         "bars": {
-            "job": [jobs[one.job.job] for one in drawn],
-            "start_s": [one.start_s for one in drawn],
-            "end_s": [min(one.end_s, timeline.last_s) for one in drawn],
-            "running": [one.end_s == math.inf for one in drawn],
-            "share_milli": [one.share_milli for one in drawn],
-            "clock_frac": [one.sm_clock_frac for one in drawn],
-            "rows": [_runs(one, first_row) for one in drawn],
+            "job": job.tolist(),
+            "start_s": table.start_s[drawn].tolist(),
+            "end_s": np.minimum(table.end_s[drawn], timeline.last_s).tolist(),
+            "running": np.isinf(table.end_s[drawn]).tolist(),
+            "share_milli": table.share_milli[drawn].astype(int).tolist(),
+            "clock_frac": table.sm_clock_frac[drawn].tolist(),
+            "rows": _runs(timeline, drawn, first_row),
         },
         "omitted": omitted,
         "curves": {name: level.tolist() for name, level in timeline.curves(at_s).items()},
@@ -99,30 +98,26 @@ def _job(job: JobSeen) -> dict[str, Any]:
     return {"job": job.job, "name": job.name, "user": job.user, "vc": job.vc, "num_gpus": job.num_gpus}
 
 
-def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int]:
-    """Return the `most` longest attempts in the order of their starts, and the number of omitted attempts."""
-    if len(seen) <= most:
-        return seen, 0
-    length = np.array([one.end_s - one.start_s for one in seen])
+def _longest(table: Attempts, shown: Ints, most: int) -> tuple[Ints, int]:
+    """Return the `most` longest of the shown attempts in their order, and the number of omitted attempts."""
+    if len(shown) <= most:
+        return shown, 0
+    length = table.end_s[shown] - table.start_s[shown]
     kept = np.sort(np.argsort(-length, kind="stable")[:most])
-    return [seen[k] for k in kept.tolist()], len(seen) - most
+    return shown[kept], len(shown) - most
 
 
-def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
-    """Return the chart rows of an attempt's GPUs, as ranges of consecutive rows in one flat list.
-
-    The list has two numbers for each range: the first row, and the number of rows.
-    """
-    rows = sorted(
-        first_row[node] + gpu for node, gpu in zip(one.nodes, one.gpus, strict=True) if node in first_row
-    )
-    if rows and rows[-1] - rows[0] == len(rows) - 1:
-        return [rows[0], len(rows)]
-    runs: list[int] = []
-    for _, group in groupby(enumerate(rows), lambda pair: pair[1] - pair[0]):
-        mine = [row for _, row in group]
-        runs += [mine[0], len(mine)]
-    return runs
+def _runs(timeline: StoredTimeline, drawn: Ints, first_row: dict[str, int]) -> list[list[int]]:
+    """Return the chart rows of each attempt's GPUs as ranges: first row, number of rows, first row, ..."""
+    owner, row = timeline.rows_of_gpus(drawn, first_row)
+    order = np.lexsort((row, owner))
+    owner, row = owner[order], row[order]
+    begins = np.ones(len(row), np.bool_)
+    begins[1:] = (owner[1:] != owner[:-1]) | (row[1:] != row[:-1] + 1)
+    first = np.flatnonzero(begins)
+    pairs = np.stack([row[first], np.diff([*first.tolist(), len(row)])], axis=1).ravel().tolist()
+    bounds = 2 * np.searchsorted(owner[first], drawn), 2 * np.searchsorted(owner[first], drawn, side="right")
+    return [pairs[begin:end] for begin, end in zip(*(one.tolist() for one in bounds), strict=True)]
 
 
 def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
@@ -144,19 +139,15 @@ def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
 def search(reader: StoreReader, text: str) -> list[dict[str, Any]]:
     """Return at most `MOST_FOUND` jobs whose ID, user or VC is `text`, or whose name begins with `text`."""
     found = []
-    for job in reader.timeline.jobs.values():
-        starts = job.job == text or (job.name and job.name.startswith(text))
-        if starts or text in (job.user, job.vc):
-            last = job.attempts[-1] if job.attempts else None
-            found.append(
-                _job(job)
-                | {
-                    "state": state_of(job),
-                    "submitted": when(reader, job.submit_s),
-                    "start_s": job.submit_s if last is None else last.start_s,
-                    "where": "" if last is None else places(last.nodes, last.gpus),
-                }
-            )
-        if len(found) >= MOST_FOUND:
-            break
+    for job in reader.timeline.find(text, MOST_FOUND):
+        last = job.attempts[-1] if job.attempts else None
+        found.append(
+            _job(job)
+            | {
+                "state": state_of(job),
+                "submitted": when(reader, job.submit_s),
+                "start_s": job.submit_s if last is None else last.start_s,
+                "where": "" if last is None else places(last.nodes, last.gpus),
+            }
+        )
     return found

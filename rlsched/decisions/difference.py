@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+from rlsched.decisions.stored_timeline import StoredTimeline
 from rlsched.decisions.timeline import JobSeen, Timeline
 
 MOST_JOBS: Final = 10
 
 
-def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> dict[str, Any]:
+def difference(
+    was: Timeline | StoredTimeline, other: Timeline | StoredTimeline, from_s: float, to_s: float
+) -> dict[str, Any]:
     """Return how a second schedule differs from the actual schedule between two times.
 
     Only jobs that wait or run between `from_s` and `to_s` are compared. Waiting time is time in the queue

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator
 from contextlib import suppress
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,23 +14,27 @@ from numpy.typing import NDArray
 
 from rlsched.collector import no_garbage
 from rlsched.decide.record import DecisionRecord
+from rlsched.decisions import columns
 from rlsched.decisions.forecast_outcomes import KnownForecasts
-from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo, read_info, schemas
+from rlsched.decisions.schema import ForecastSeen, StoreInfo, read_info, schemas
 from rlsched.decisions.segments import (
     SEGMENT_ROWS,
     SegmentReader,
     StoredBatch,
-    first_number,
+    beginning,
+    merged,
     segment_files,
-    times_of,
 )
-from rlsched.decisions.timeline import Timeline
+from rlsched.decisions.stored_timeline import StoredTimeline
 from rlsched.errors import InputError
 
 RECORD: Final = "record"
 PART_BYTES: Final = 32 << 20
-PART_ROWS: Final = 50_000
-"""One part of a store has decisions of at most `PART_BYTES` bytes, and at most `PART_ROWS` decisions."""
+PART_ROWS: Final = 100_000
+"""Maximum size in bytes, and maximum number, of the decisions in one part of a store.
+
+A part of 100,000 decisions is opened in 0.6 s of CPU time, with 270 MiB of memory in the process of the tab.
+"""
 COMPLETE: Final = 8
 """Number of batches that a reader keeps together with their records. A batch of 1,000 decisions takes about 2
 MiB.
@@ -56,8 +58,6 @@ class StoreReader:
         numbers: (D,) number of each decision, in the order of writing. The row of a decision is its index in
             this array.
         times_s: (D,) times of the decisions, seconds.
-        rows_of: Job -> rows of the decisions that started or preempted the job, or considered it
-            (`DecisionRecord.turn`).
         timeline: Events of jobs and nodes.
         foreseen: Forecasts with known outcomes.
 
@@ -77,8 +77,8 @@ class StoreReader:
         self._times_s: list[NDArray[np.float64]] = []
         self.numbers: NDArray[np.int64] = np.zeros(0, np.int64)
         self.times_s: NDArray[np.float64] = np.zeros(0)
-        self.rows_of: dict[str, list[int]] = {}
-        self.timeline = Timeline()
+        self._rows_about: dict[str, list[int]] = {}
+        self.timeline = StoredTimeline()
         self.foreseen = KnownForecasts()
 
     def refresh(self) -> bool:
@@ -87,56 +87,66 @@ class StoreReader:
             return self._refresh()
 
     def _refresh(self) -> bool:
-        batches = [*self._added("decisions")]
-        for stored in batches:
-            batch = stored.batch
+        decisions, nodes = self._added("decisions"), self._added("nodes")
+        jobs, forecasts = self._added("jobs"), self._added("forecasts")
+        for stored in decisions:
             self._batches.append(stored)
-            self._first_row.append(self._first_row[-1] + batch.num_rows)
-            self._numbers.append(batch.column("number").to_numpy())
-            self._times_s.append(batch.column("time_s").to_numpy())
-            self._index(batch)
-        if batches:
+            self._first_row.append(self._first_row[-1] + stored.batch.num_rows)
+            self._numbers.append(stored.batch.column("number").to_numpy())
+            self._times_s.append(stored.batch.column("time_s").to_numpy())
+        if decisions:
+            self._rows_about.clear()
             self.numbers = np.concatenate(self._numbers)
             self.times_s = np.concatenate(self._times_s)
             self._numbers, self._times_s = [self.numbers], [self.times_s]
-        nodes, jobs = [*self._added("nodes")], [*self._added("jobs")]
-        forecasts = [*self._added("forecasts")]
+            self.timeline.saw(float(self.times_s.min()), float(self.times_s.max()))
         for stored in nodes:
-            self.timeline.add_nodes(_rows(stored.batch, NodeChange))
+            self.timeline.add_nodes(stored.batch)
         for stored in jobs:
-            self.timeline.add_jobs(_rows(stored.batch, JobEvent))
+            self.timeline.add_jobs(stored.batch)
         for stored in forecasts:
             self.foreseen.add(stored.batch)
-        if batches:
-            self.timeline.saw(float(self.times_s.min()), float(self.times_s.max()))
-        if self._part is not None and self.timeline.first_s < self._part.first_s:
-            self.timeline.first_s = self._part.first_s  # attempts can begin in an earlier part
-        return bool(batches or jobs or nodes or forecasts)
+        if self._part is not None:  # attempts can begin in an earlier part, and end in a later one
+            self.timeline.first_s = max(self.timeline.first_s, self._part.first_s)
+            self.timeline.last_s = min(self.timeline.last_s, self._part.last_s)
+        return bool(decisions or jobs or nodes or forecasts)
 
-    def _index(self, batch: Any) -> None:
-        first = self._first_row[-2]
-        about = zip(batch.column("job").to_pylist(), batch.column("turn").to_pylist(), strict=True)
-        rows_of = self.rows_of
-        for row, (job, turn) in enumerate(about, first):
-            if job:
-                rows_of.setdefault(job, []).append(row)
-            if turn and turn != job:
-                rows_of.setdefault(turn, []).append(row)
+    def rows_about(self, job: str) -> list[int]:
+        """Return the rows of the decisions that started or preempted a job, or considered it.
 
-    def _added(self, table: str) -> Iterator[StoredBatch]:
+        (`DecisionRecord.turn` is the job that a decision considered.)
+        """
+        import pyarrow.compute as pc
+
+        if job not in self._rows_about:
+            self._rows_about[job] = rows = []
+            for stored, first in zip(self._batches, self._first_row, strict=False):
+                batch = stored.batch
+                hits = pc.or_(pc.equal(batch.column("job"), job), pc.equal(batch.column("turn"), job))
+                rows += (np.flatnonzero(hits.to_numpy(zero_copy_only=False)) + first).tolist()
+        return self._rows_about[job]
+
+    def _added(self, table: str) -> list[StoredBatch]:
         if self._part is None:
             found = parts(self.folder)
             self._part = found[-1] if found else None
+        added: list[StoredBatch] = []
         for path in segment_files(self.folder, table):
             if self._part is not None and not self._part.includes_segment(path):
                 continue
             if path not in self._segments:
                 on_request = RECORD if table == "decisions" else ""
                 self._segments[path] = SegmentReader(path, schemas()[table], on_request)
-            yield from self._segments[path].batches()
+            added += merged(self._segments[path].batches())
+        return added
 
     def __len__(self) -> int:
         return self._first_row[-1]
+
+    @property
+    def period(self) -> tuple[float, float]:
+        """The period of the part, seconds: from its first decision to that of the next part, if any."""
+        return (-math.inf, math.inf) if self._part is None else (self._part.first_s, self._part.last_s)
 
     def record(self, row: int) -> DecisionRecord:
         """Return the decision record of a row.
@@ -171,7 +181,7 @@ class StoreReader:
 
     def column(self, name: str) -> list[Any]:
         """Return the values of a column for all decisions."""
-        return [cell for stored in self._batches for cell in stored.batch.column(name).to_pylist()]
+        return [cell for stored in self._batches for cell in columns.values(stored.batch.column(name))]
 
     def _at(self, row: int) -> tuple[int, int]:
         """Return the index of a row's batch, and the position of the row in this batch."""
@@ -196,7 +206,7 @@ class Part(NamedTuple):
 
     Attributes:
         first_s: Time of the first decision in the part, seconds.
-        last_s: Time of the last decision in the part, seconds; infinite for the last part, which can grow.
+        last_s: Time of the next part's first decision, seconds; infinite for the last part, which can grow.
         first: Table -> name of its first segment file in the part. "": the first segment of the table; "~":
             the part has no segment of the table.
         last: Table -> name of its last segment file in the part. "": the last segment of the table.
@@ -220,16 +230,17 @@ def parts(folder: Path) -> list[Part]:
     """Return the parts of a store, oldest first.
 
     A part has at most about `PART_ROWS` decisions, with a size of at most `PART_BYTES`, unless a single
-    segment has more. The count of decisions in a segment is estimated: the number of the first decision in
-    the next segment, minus the number of the first decision in this segment. The newest segment counts as
-    full.
+    segment has more. The count of decisions in a segment is estimated: the sequence number of the
+    next segment's first decision minus that of its own. The newest segment counts as full. Only the first
+    batch of each segment is read.
     """
     groups: list[list[Path]] = []
     size = rows = 0
     later: int | None = None  # number of the first decision in the next segment
     for path in reversed(segment_files(folder, "decisions")):
-        begin = first_number(path)
-        own = path.stat().st_size, SEGMENT_ROWS if begin is None or later is None else max(0, later - begin)
+        about = beginning(path)
+        begin = None if about is None else about.number
+        own = _size(path), SEGMENT_ROWS if begin is None or later is None else max(0, later - begin)
         size, rows, later = size + own[0], rows + own[1], begin
         if not groups or size > PART_BYTES or rows > PART_ROWS:
             groups.append([])
@@ -238,35 +249,44 @@ def parts(folder: Path) -> list[Part]:
     if len(groups) <= 1:
         everything = dict.fromkeys(("decisions", *_BESIDE), "")
         return [Part(-math.inf, math.inf, everything, everything)]
-    beside = {
-        table: [(path.name, times_of(path)) for path in segment_files(folder, table)] for table in _BESIDE
-    }
+    groups = [group[::-1] for group in groups[::-1]]
+    begins_s = [-math.inf]
+    for group in groups:
+        readable = (about.first_s for about in map(beginning, group) if about is not None)
+        begins_s.append(next(readable, begins_s[-1]))
+    begins_s = begins_s[1:]
+    beside = {table: segment_files(folder, table) for table in _BESIDE}
+    begun_s = {table: _begun_s(segments) for table, segments in beside.items()}
     found: list[Part] = []
-    for number, group in enumerate(reversed(groups)):
-        begins, ends = times_of(group[-1]), times_of(group[0])
-        is_last = number == len(groups) - 1
-        first_s = begins[0] if begins else -math.inf
-        last_s = math.inf if is_last or ends is None else ends[1]
-        first = {"decisions": "" if number == 0 else group[-1].name}
-        last = {"decisions": "" if is_last else group[0].name}
+    for group, first_s, last_s in zip(groups, begins_s, [*begins_s[1:], math.inf], strict=True):
+        first = {"decisions": group[0].name if found else ""}
+        last = {"decisions": group[-1].name if last_s < math.inf else ""}
         for table, segments in beside.items():
-            mine = [name for name, times in segments if times and times[1] >= first_s]
-            before = [name for name, times in segments if times and times[1] >= last_s]
-            newest = segments[-1][0] if segments else ""  # rows can still be added to this segment
-            first[table] = mine[0] if mine else newest if is_last else "~"
-            last[table] = before[0] if before else ""
+            # rows of the part can be in the segment before the first that begins in it, and in the next
+            at = max(bisect.bisect_left(begun_s[table], first_s) - 1, 0)
+            until = bisect.bisect_left(begun_s[table], last_s)
+            none = "" if last_s == math.inf else "~"
+            first[table] = "" if not found else segments[at].name if segments else none
+            last[table] = segments[until].name if until < len(segments) and last_s < math.inf else ""
         found.append(Part(first_s, last_s, first, last))
     return found
 
 
-def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a batch as tuples in the field order of `kind`; a missing column is read as nan."""
-    there = batch.schema.names
-    columns = [
-        batch.column(name).to_pylist() if name in there else repeat(math.nan, batch.num_rows)
-        for name in kind.__struct_fields__
-    ]
-    return zip(*columns, strict=True)
+def _begun_s(segments: list[Path]) -> list[float]:
+    """Return the time of the newest row in the first batch of each segment, seconds, in ascending order."""
+    found = list[float]()
+    for path in segments:
+        about = beginning(path)
+        before_s = found[-1] if found else -math.inf
+        found.append(before_s if about is None else max(before_s, about.begun_s))
+    return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # the writer has removed the oldest segments
+        return 0
 
 
 def find_stores(folder: str | Path) -> dict[str, Path]:
@@ -311,6 +331,6 @@ def last_forecasts(folder: str | Path, since_s: float) -> list[ForecastSeen]:
         ForecastSeen(**dict(zip(ForecastSeen.__struct_fields__, row, strict=True)))
         for path in segment_files(Path(folder), "forecasts")
         for stored in SegmentReader(path, schemas()["forecasts"]).batches()
-        for row in _rows(stored.batch, ForecastSeen)
+        for row in columns.rows(stored.batch, ForecastSeen.__struct_fields__, math.nan)
     ]
     return [one for one in found if one.time_s >= since_s]

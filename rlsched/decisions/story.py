@@ -149,9 +149,9 @@ def job_of(reader: StoreReader, job: str) -> JobSeen:
     Raises:
         InputError: the store has no such job.
     """
-    found = reader.timeline.jobs.get(job)
+    found = reader.timeline.job(job)
     if found is None:
-        known = list(reader.timeline.jobs)
+        known = reader.timeline.names
         tasks = [one for one in known if one.startswith(f"{job}_")]
         if tasks:
             have = f"{job} is an array whose tasks are in the store: name a task, such as {tasks[-1]}"
@@ -173,7 +173,7 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
         job: The job.
         at_s: Time, seconds, up to which the last decision is searched; None: no limit.
     """
-    rows = reader.rows_of.get(job.job, [])
+    rows = reader.rows_about(job.job)
     story = {
         "job": job.job,
         "name": job.name,
@@ -214,7 +214,7 @@ def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> 
         row = _row_of_start(reader, seen) if seen.start_s <= by_s else None
         if row is not None:
             return row
-    rows = [row for row in reader.rows_of.get(job.job, []) if reader.times_s[row] <= by_s]
+    rows = [row for row in reader.rows_about(job.job) if reader.times_s[row] <= by_s]
     if not rows:
         raise InputError(f"{reader.folder}: no decision about job {job.job} in this store; see --decision N")
     return rows[-1]
@@ -259,7 +259,7 @@ def _attempt(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any]:
 
 
 def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
-    for row in reader.rows_of.get(seen.job.job, []):
+    for row in reader.rows_about(seen.job.job):
         cells = reader.cells(row)
         if cells["kind"] == "start" and cells["job"] == seen.job.job and cells["time_s"] == seen.start_s:
             return row
@@ -275,14 +275,14 @@ def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [
         row
-        for row in reader.rows_of.get(job, [])
+        for row in reader.rows_about(job)
         if reader.cells(row)["turn"] == job != reader.cells(row)["job"]
         and not reader.cells(row)["time_s"] < since_s
     ]
     for other in reader.timeline.before_on(seen):
         rows += [
             row
-            for row in reader.rows_of.get(other.job.job, [])
+            for row in reader.rows_about(other.job.job)
             if reader.cells(row)["time_s"] == seen.start_s and reader.cells(row)["job"] == other.job.job
         ]
     found = []
@@ -307,7 +307,7 @@ def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
 def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
     """Return the decision that preempted an attempt, and the jobs that got its GPUs; None: not preempted."""
     found, first = None, _row_of_start(reader, seen)
-    for row in reader.rows_of.get(seen.job.job, []):
+    for row in reader.rows_about(seen.job.job):
         cells = reader.cells(row)
         inside = seen.start_s <= cells["time_s"] <= seen.end_s and (first is None or row > first)
         if cells["kind"] == "preempt" and cells["job"] == seen.job.job and inside:
@@ -350,7 +350,7 @@ def moment(reader: StoreReader, at_s: float) -> dict[str, Any]:
             }
             for job, partition in waiting[:MOST_QUEUED]
         ],
-        "num_running": len(reader.timeline.running_at(at_s)),
+        "num_running": reader.timeline.num_running_at(at_s),
         "met": _met(reader, at_s),
         "decision": None if row is None else decision(reader, row),
     }

@@ -25,6 +25,7 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decisions.candidates import Candidate, candidates
 from rlsched.decisions.difference import waiting_s
 from rlsched.decisions.reading import StoreReader
+from rlsched.decisions.stored_timeline import StoredTimeline
 from rlsched.decisions.timeline import Timeline
 from rlsched.errors import InputError, RlschedError
 from rlsched.workload.synth import synthesize
@@ -71,7 +72,7 @@ def opened(folder: Path) -> StoreReader:
     return reader
 
 
-def attempts(timeline: Timeline, until_s: float, *, measured: bool = False) -> list[tuple[Any, ...]]:
+def attempts(timeline: Timeline | StoredTimeline, until_s: float, *, measured: bool = False) -> list[tuple[Any, ...]]:
     """Every attempt started by a time, with all known values of attempts ended by then.
 
     Measured runs leave out energy, as a replay without models has none.
@@ -324,7 +325,7 @@ def test_unknown_run_times_are_predicted_and_marked(tmp_path: Path) -> None:
             until(lambda: client.job(cancelled).state == "cancelled", "it is cancelled")
             until(lambda: len(opened(store).timeline.attempts) == 2, "the store is written")
         reader = opened(store)
-        record = reader.record(reader.rows_of[str(first)][0])
+        record = reader.record(reader.rows_about(str(first))[0])
         later = next(one for one in candidates(record) if not one.taken)
         asked = ["--run", str(store.parent), "--decision", str(record.number), "--instead", str(later.number)]
         said = CliRunner().invoke(explain, asked, catch_exceptions=False).output
@@ -339,7 +340,7 @@ def test_unknown_run_times_are_predicted_and_marked(tmp_path: Path) -> None:
         assert begins_s <= record.now_s + 7200.0
         (store / "policies.jsonl").unlink()
         with pytest.raises(InputError, match="cannot read which policy decided"):
-            instead(reader, reader.rows_of[str(first)][0], str(later.number), hours=1.0)
+            instead(reader, reader.rows_about(str(first))[0], str(later.number), hours=1.0)
     finally:
         cluster.close()
 

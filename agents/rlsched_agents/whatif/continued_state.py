@@ -239,10 +239,7 @@ class Life:
 
     def past_events(self) -> Timeline:
         """Return the timeline with all events up to now."""
-        self.timeline.add(
-            [event for event in self._events if isinstance(event, JobEvent)],
-            [event for event in self._events if isinstance(event, NodeChange)],
-        )
+        self.timeline.add(self._events)
         self._events = []
         return self.timeline
 

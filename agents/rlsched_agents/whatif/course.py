@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rlsched.decisions.stored_timeline import StoredTimeline
 from rlsched.decisions.timeline import Timeline
 from rlsched.errors import RlschedError
 
@@ -22,7 +23,7 @@ class Course(NamedTuple):
         by_predictions: Number of jobs for which a predicted run time was used.
     """
 
-    timeline: Timeline
+    timeline: Timeline | StoredTimeline
     to_s: float
     last_s: float
     energy_j: float | None = None

@@ -107,7 +107,7 @@ def replayed(
             "`rlsched evaluate --records`"
         )
     timeline = Timeline()
-    timeline.add(list(job_events(table, task.predictions.predicted_s)), [])
+    timeline.add(list(job_events(table, task.predictions.predicted_s)))
     energy = table.energy
     drawn_j = None if energy is None else energy.idle_j + float(energy.job_j.sum())
     known_s = to_s if math.isinf(task.window.until_s) else min(to_s, engine.now_s)

@@ -103,7 +103,7 @@ def explain(
         if decision is not None:
             return reader.row_of(decision) is not None
         if job is not None:
-            return job in reader.timeline.jobs
+            return job in reader.timeline
         return at_s is not None and reader.timeline.first_s <= at_s
 
     reader = _part_that(folder, has)

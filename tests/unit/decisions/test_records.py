@@ -29,7 +29,6 @@ from rlsched.decisions.reading import StoreReader, last_records, parts, read_rec
 from rlsched.decisions.schema import ADDED, STORE_FILE, JobEvent, NodeChange, StoreInfo, schemas
 from rlsched.decisions.segments import SegmentReader, SegmentWriter, segment_files
 from rlsched.decisions.store import DecisionStore, decision_row
-from rlsched.decisions.timeline import AttemptSeen, JobSeen
 from rlsched.errors import InputError
 from tests.support.decided import record
 
@@ -490,15 +489,29 @@ def test_files_without_the_columns_of_predictions_are_read(tmp_path: Path) -> No
 def test_speed_and_energy_are_in_the_history(
     tmp_path: Path, known: tuple[float | None, ...], said: str
 ) -> None:
-    store(tmp_path).add_decisions([])
-    reader = StoreReader(tmp_path)
-    job = JobSeen("a", "", "", "", 1.0, submit_s=0.0, end_s=61.0, state="completed")
-    one = AttemptSeen(job, 1, 1.0, ["n0"], [0], 1000, 1.0, end_s=61.0, state="completed", run_s=60.0)
     names = ("speed_frac", "predicted_speed_frac", "energy_j", "predicted_energy_j")
-    for name, value in zip(names, known, strict=False):
-        scale = 3.6e6 if name.endswith("_j") else 1.0
-        setattr(one, name, math.nan if value is None else value * scale)
-    job.attempts.append(one)
+    values = {
+        name: value * (3.6e6 if name.endswith("_j") else 1.0)
+        for name, value in zip(names, known, strict=False)
+        if value is not None
+    }
+    predicted: dict[str, Any] = {
+        name: value for name, value in values.items() if name.startswith("predicted")
+    }
+    seen: dict[str, Any] = {name: value for name, value in values.items() if name not in predicted}
+    about: dict[str, Any] = {"job": "a", "num_gpus": 1.0, "attempt": 1, "nodes": ["n0"], "gpus": [0]}
+    kept = store(tmp_path)
+    kept.add_events(
+        [
+            JobEvent(time_s=0.0, kind="submit", job="a", num_gpus=1.0),
+            JobEvent(time_s=1.0, kind="start", **predicted, **about),
+            JobEvent(time_s=61.0, kind="end", state="completed", run_s=60.0, **seen, **about),
+        ]
+    )
+    kept.flush()
+    reader = StoreReader(tmp_path)
+    reader.refresh()
+    job = reader.timeline.jobs["a"]
     assert story_lines.job_lines(story.job_story(reader, job))[-1] == f"  completed after 1 min{said}"
 
 
