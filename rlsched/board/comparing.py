@@ -1,4 +1,4 @@
-"""Compares two runs of the same jobs: their waiting times, and the first decision that differs."""
+"""Compares two runs of the same jobs: their waiting times, and the decisions that differ."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import numpy as np
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions import story
 from rlsched.decisions.candidates import as_another
+from rlsched.decisions.decision_text import done
 from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.stored_timeline import Floats
 from rlsched.decisions.story import decision, when
 
 MOST_JOBS: Final = 10
+MOST_PARTINGS: Final = 20
+"""Number of partings on a page."""
+MOST_ACTS: Final = 5
 Act = tuple[int, float, str, str]
 """A start or a preemption: (row of the decision in the store, time in seconds, kind of action, job)."""
 
@@ -86,6 +90,83 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
                 "worth": _worth(reader, mine, None if theirs is None else other.record(theirs[0])),
             }
     return None
+
+
+class Partings:
+    """All times at which the starts and preemptions of two runs differ.
+
+    Only the period that both readers cover is compared. Two runs that differ once usually differ often,
+    because later decisions depend on earlier ones.
+
+    Args:
+        reader: The run that is shown.
+        other: The other run.
+    """
+
+    def __init__(self, reader: StoreReader, other: StoreReader) -> None:
+        self._reader, self._other = reader, other
+        both = _acts_of_both(reader, other)
+        common = {act[1:] for act in both[0]}.intersection(act[1:] for act in both[1])
+        found: dict[float, tuple[list[Act], list[Act]]] = {}
+        for side, acts in enumerate(both):
+            for act in acts:
+                if act[1:] not in common:
+                    found.setdefault(act[1], ([], []))[side].append(act)
+        self._found = sorted(found.items())
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def page(self, first: int) -> dict[str, Any]:
+        """Return `MOST_PARTINGS` partings from the index `first`, ordered by time, and the number of all.
+
+        A parting has:
+            this, other: The starts and preemptions of one run only, at most `MOST_ACTS`; `this_count` and
+                `other_count` are their numbers. For a start, `elsewhere_s` is the start of the same attempt
+                in the other run, seconds; None if there is none.
+            same_state: Whether both runs were in the same state before: the same jobs ran since the same
+                times, and the same jobs waited. Otherwise, an earlier difference can be the cause.
+            worth: Result of `_worth`, from which a user can replay `reader` with the choice of `other`.
+        """
+        return {
+            "first": first,
+            "most": MOST_PARTINGS,
+            "count": len(self._found),
+            "partings": [
+                self._parting(at_s, *acts) for at_s, acts in self._found[first : first + MOST_PARTINGS]
+            ],
+        }
+
+    def _parting(self, at_s: float, mine: list[Act], theirs: list[Act]) -> dict[str, Any]:
+        reader, other = self._reader, self._other
+        acted = other.record(theirs[0][0]) if theirs else None
+        return {
+            "time_s": at_s,
+            "when": when(reader, at_s),
+            "this": [_act(reader, other, act) for act in mine[:MOST_ACTS]],
+            "this_count": len(mine),
+            "other": [_act(other, reader, act) for act in theirs[:MOST_ACTS]],
+            "other_count": len(theirs),
+            "same_state": _state(reader, at_s) == _state(other, at_s),
+            "worth": _worth(reader, mine[0] if mine else None, acted),
+        }
+
+
+def _act(reader: StoreReader, other: StoreReader, act: Act) -> dict[str, Any]:
+    row, at_s, kind, job = act
+    seen, twin = reader.timeline.job(job), other.timeline.job(job)
+    elsewhere_s = None
+    if kind == "start" and seen is not None and twin is not None:
+        attempts = zip(seen.attempts, twin.attempts, strict=False)
+        elsewhere_s = next((there.start_s for here, there in attempts if here.start_s == at_s), None)
+    return {"row": row, "job": job, "did": done(reader.record(row)), "elsewhere_s": elsewhere_s}
+
+
+def _state(reader: StoreReader, at_s: float) -> tuple[list[str], list[tuple[str, float]]]:
+    """Return the jobs that wait just before a time, and the jobs that run, with the times of their starts."""
+    before_s = float(np.nextafter(at_s, -math.inf))
+    waiting = sorted(job.job for job in reader.timeline.queue_at(before_s))
+    return waiting, sorted((one.job.job, one.start_s) for one in reader.timeline.running_at(before_s))
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:

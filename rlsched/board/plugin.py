@@ -33,7 +33,7 @@ TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 UNTIL: Final = " until "
 """Separator between the store's name and the end time in the name of an earlier part of a store."""
 MOST_EARLIER: Final = 2
-"""Number of earlier parts that are kept in memory: those of the latest requests."""
+"""Number of earlier parts that are kept in memory. The parts of the latest requests are kept."""
 MOST_TEXT: Final = 200
 """Maximum length of a text in a request, characters."""
 
@@ -159,6 +159,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     def __init__(self, context: base_plugin.TBContext) -> None:
         self._stores = Stores(context.logdir or ".")
         self._replays = ReplayRunner()
+        self._compared: tuple[tuple[Any, ...], comparing.Partings] | None = None
 
     def is_active(self) -> bool:
         """Return whether there is a store to show. Otherwise, TensorBoard hides the tab."""
@@ -180,6 +181,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         answers["/compare"] = lambda reader, query: comparing.compare(
             reader, self._stores.reader(query.text("other"))
         )
+        answers["/partings"] = self._partings
         apps = {path: self._app(answer) for path, answer in answers.items()}
         apps["/instead"] = wrappers.Request.application(self._instead)
         apps["/runs"] = wrappers.Request.application(self._runs)
@@ -200,6 +202,14 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             return _respond(request, found)
 
         return app
+
+    def _partings(self, reader: StoreReader, query: RequestQuery) -> Any:
+        """Return a page of the partings of two runs. Partings of the last two runs are kept."""
+        other = self._stores.reader(query.text("other"))
+        key = reader, len(reader), other, len(other)
+        if self._compared is None or self._compared[0] != key:
+            self._compared = key, comparing.Partings(reader, other)
+        return self._compared[1].page(query.whole("first"))
 
     def _instead(self, request: wrappers.Request) -> wrappers.Response:
         """Answer a request about a replay: POST starts or stops the replay, GET returns its state."""

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import rlsched as rs
 from rlsched.board import views
-from rlsched.board.comparing import compare
+from rlsched.board.comparing import MOST_PARTINGS, Partings, compare
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.cli.users.explain import explain
 from rlsched.decide.actions import Start
@@ -256,6 +256,37 @@ def test_two_runs_are_compared(page: Any, folder: Path) -> None:
     assert found["parting"]["other"]["did"] in shown
     again = compare(readers[0], readers[0])
     assert (again["parting"], again["less"], again["more"]) == (None, [], [])
+
+
+def test_every_difference_of_two_runs_is_listed_in_pages(page: Any, folder: Path) -> None:
+    readers = [StoreReader(folder / name) for name in ("tuned", "fifo-backfill")]
+    for reader in readers:
+        reader.refresh()
+    found = Partings(*readers)
+    choose(page, "tuned")
+    page.locator("#other").select_option("fifo-backfill")
+    for first in range(0, len(found), MOST_PARTINGS):
+        listed = found.page(first)["partings"]
+        last = first + len(listed)
+        counted = f"{first + 1} to {last} of {len(found)} times at which the runs differ"
+        page.wait_for_function(f"document.querySelector('.partings')?.textContent.includes('{counted}')")
+        rows = page.locator(".partings tbody tr:not([hidden])")
+        assert rows.count() == len(listed)
+        for k, one in enumerate(listed):
+            shown = rows.nth(k).inner_text()
+            assert one["when"] in shown
+            assert ("same state" in shown) == one["same_state"]
+            assert all(act["did"] in shown for act in (*one["this"], *one["other"]))
+            assert ("Replay" in shown) == (one["worth"] is not None)
+        later = page.locator(".partings").get_by_text("Later", exact=True)
+        assert later.is_disabled() == (last == len(found))
+        if last < len(found):
+            later.click()
+    page.locator(".partings").get_by_text("Earlier", exact=True).click()
+    page.wait_for_function("!document.querySelector('.partings p').textContent.includes('Replay')")
+    page.locator(".partings").get_by_text("Replay", exact=True).first.click()
+    page.locator(".partings .instead button.replay").click()
+    page.wait_for_function("document.querySelector('.partings .outcome .verdict')", timeout=REPLAY_MS)
 
 
 def test_last_request_is_shown_whatever_the_order_of_answers(page: Any) -> None:

@@ -72,7 +72,9 @@ def opened(folder: Path) -> StoreReader:
     return reader
 
 
-def attempts(timeline: Timeline | StoredTimeline, until_s: float, *, measured: bool = False) -> list[tuple[Any, ...]]:
+def attempts(
+    timeline: Timeline | StoredTimeline, until_s: float, *, measured: bool = False
+) -> list[tuple[Any, ...]]:
     """Every attempt started by a time, with all known values of attempts ended by then.
 
     Measured runs leave out energy, as a replay without models has none.

@@ -2,6 +2,7 @@
 import {span} from "./asking.js";
 import {insteadPart} from "./instead.js";
 import {decisionLink, fact, jobLink, make, number, table} from "./parts.js";
+import {partingsPart} from "./partings.js";
 
 export function showError(panel, text) { panel.replaceChildren(make("p", {className: "error", role: "alert"}, text)); }
 
@@ -99,7 +100,8 @@ export function showComparison(panel, found, run, other) {
       make("h4", {}, run), ...(parting.this ? decisionParts(parting.this) : [make("p", {}, "nothing more")]),
       make("h4", {}, other), ...(parting.other ? [make("p", {className: "did"}, parting.other.did), make("p", {}, `${parting.other.when}, by ${parting.other.by}`)] : [make("p", {}, "nothing more")]),
       ...worthParts(parting.worth, other))
-      : make("p", {}, "They start and stop the same jobs at the same times."));
+      : make("p", {}, "They start and stop the same jobs at the same times."),
+    parting ? partingsPart(run, other) : "");
 }
 
 // A button that replays this run with the other run's choice, to show what the difference is worth.
