@@ -29,7 +29,7 @@ from rlsched.decisions.stored_timeline import StoredTimeline
 from rlsched.errors import InputError
 
 RECORD: Final = "record"
-PART_BYTES: Final = 32 << 20
+PART_BYTES: Final = 64 << 20
 PART_ROWS: Final = 100_000
 """Maximum size in bytes, and maximum number, of the decisions in one part of a store.
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rlsched.decisions.schema import ADDED
+from rlsched.decisions.small_batches import read_run
 
 SEGMENT_BYTES: Final = 16 << 20
 SEGMENT_ROWS: Final = 24_000
@@ -339,8 +340,15 @@ class SegmentReader:
         except FileNotFoundError:  # the writer has removed the segment since
             return
         with mapped as file:
+            whole = file.read_buffer()
             file.seek(self.at)
             while True:
+                run = None if self.schema is None else read_run(whole, self.at, self.schema)
+                if run is not None:
+                    batch, self.at = run
+                    file.seek(self.at)
+                    yield StoredBatch(batch, None, self.schema)
+                    continue
                 try:
                     message = pa.ipc.read_message(file)
                     if self.schema is None:
