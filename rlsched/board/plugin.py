@@ -7,6 +7,7 @@ every installation with TensorBoard has. It does not import the slow packages to
 from __future__ import annotations
 
 import contextlib
+import gzip
 import math
 import threading
 from collections.abc import Callable, Iterable
@@ -300,6 +301,8 @@ def _files() -> Iterable[Path]:
 
 def _respond(request: wrappers.Request, found: Any, code: int = 200) -> wrappers.Response:
     """Return a JSON response with the data `found`; numbers that are not finite become null."""
-    text = msgspec.json.encode(found)
-    answer: wrappers.Response = http_util.Respond(request, text, "application/json", code=code)
+    text = gzip.compress(msgspec.json.encode(found), compresslevel=1)
+    answer: wrappers.Response = http_util.Respond(
+        request, text, "application/json", code=code, content_encoding="gzip"
+    )
     return answer

@@ -302,6 +302,14 @@ def merged(batches: Iterable[StoredBatch]) -> list[StoredBatch]:
     return found
 
 
+def has_value(path: Path, schema: Any, column: str, value: Any) -> bool:
+    """Return whether a column of a segment has a value. Other columns of large batches are not decoded."""
+    import pyarrow.compute as pc
+
+    batches = SegmentReader(path, schema, only=column).batches()
+    return any(pc.any(pc.equal(one.batch.column(column), value)).as_py() for one in batches)
+
+
 def _is_small(one: StoredBatch) -> bool:
     return one.batch.num_rows < SMALL_ROWS and len(one.batch.schema) == len(one.schema)
 
@@ -315,6 +323,7 @@ class SegmentReader:
         expected: Columns that the file must have, except columns in `ADDED`. Further columns are allowed.
         on_request: Name of a column that large batches leave out (see `StoredBatch`); "": all columns are
             read.
+        only: Name of the only column that large batches have; "": they have all columns.
         at: Position in the file, bytes, up to which batches have been read.
         schema: Columns of the file; None until they have been read.
     """
@@ -322,6 +331,7 @@ class SegmentReader:
     path: Path
     expected: Any = field(repr=False)
     on_request: str = ""
+    only: str = ""
     at: int = 0
     schema: Any = field(default=None, repr=False)
     _names: list[str] = field(default_factory=list, repr=False)
@@ -356,7 +366,8 @@ class SegmentReader:
                         if not all(one in schema or one.name in ADDED for one in self.expected):
                             return
                         self.schema, self.at = schema, file.tell()
-                        self._names = [name for name in schema.names if name != self.on_request]
+                        names = [self.only] if self.only else schema.names
+                        self._names = [name for name in names if name != self.on_request]
                         continue
                     batch = _decoded(message, self.schema, self._names)
                     batch.validate(full=True)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decisions import columns
+from rlsched.decisions.schema import schemas
 from rlsched.decisions.timeline import (
     CLASS_NAMES,
     JOB_COLUMNS,
@@ -234,13 +235,28 @@ class StoredTimeline:
             self._listed = list(self._index)
         return self._listed
 
-    def _events(self, events: Ints, names: Sequence[str] = ()) -> Iterator[Any]:
-        """Yield batches with these events (ascending indices), and the named columns; empty: all columns."""
+    def _events(self, events: Ints) -> Iterator[Any]:
+        """Yield batches with these events, given as ascending indices."""
         bounds = np.searchsorted(events, self._first_event).tolist()
         for number, batch in enumerate(self._batches):
             mine = events[bounds[number] : bounds[number + 1]]
             if len(mine):
-                yield (batch.select(names) if names else batch).take(mine - self._first_event[number])
+                yield batch.take(mine - self._first_event[number])
+
+    def _columns_of(self, events: Ints, names: Sequence[str]) -> list[Any]:
+        """Return the named columns of these events, given as ascending indices, as `pyarrow.Array`."""
+        import pyarrow as pa
+
+        kinds = schemas()["jobs"]
+        chunks: list[list[Any]] = [[pa.array([], kinds.field(name).type)] for name in names]
+        bounds = np.searchsorted(events, self._first_event).tolist()
+        for number, batch in enumerate(self._batches):
+            mine = events[bounds[number] : bounds[number + 1]]
+            if len(mine):
+                taken = pa.array(mine - self._first_event[number])
+                for chunk, name in zip(chunks, names, strict=True):
+                    chunk.append(batch.column(name).take(taken))
+        return [pa.concat_arrays(chunk) for chunk in chunks]
 
     def attempts_at(self, wanted: Ints) -> list[AttemptSeen]:
         """Return the attempts with these indices in `table`."""
@@ -260,10 +276,9 @@ class StoredTimeline:
         events = self._derived.first_event[jobs]
         order = np.argsort(events)
         fields = ("job", "name", "user", "vc", "num_gpus")
-        found = self._events(events[order], fields)
-        rows = [row for batch in found for row in columns.rows(batch, fields, "")]
-        about: list[dict[str, Any]] = [{}] * len(rows)
-        for at, row in zip(order.tolist(), rows, strict=True):
+        found = [columns.values(column) for column in self._columns_of(events[order], fields)]
+        about: list[dict[str, Any]] = [{}] * len(events)
+        for at, row in zip(order.tolist(), zip(*found, strict=True), strict=True):
             about[at] = dict(zip(fields, row, strict=True))
         return about
 
@@ -368,15 +383,12 @@ class StoredTimeline:
 
         `wanted`: indices in `table`, ascending.
         """
-        numbers: dict[str, int] = {}
-        nodes, gpus = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for batch in self._events(self.table.event[wanted], ("nodes", "gpus")):
-            words = batch.column("nodes").flatten().dictionary_encode()
-            codes = [numbers.setdefault(name, len(numbers)) for name in words.dictionary.to_pylist()]
-            nodes.append(np.array(codes, np.int64)[words.indices.to_numpy()])
-            gpus.append(batch.column("gpus").flatten().to_numpy().astype(np.int64))
+        nodes, gpus = self._columns_of(self.table.event[wanted], ("nodes", "gpus"))
+        words = nodes.flatten().dictionary_encode()
+        numbers = {name: number for number, name in enumerate(words.dictionary.to_pylist())}
         owner = np.repeat(wanted, self.table.num_gpus[wanted].astype(np.int64))
-        return owner, np.concatenate(nodes), np.concatenate(gpus), numbers
+        node, gpu = words.indices.to_numpy().astype(np.int64), gpus.flatten().to_numpy().astype(np.int64)
+        return owner, node, gpu, numbers
 
     def rows_of_gpus(self, wanted: Ints, first_row: dict[str, int]) -> tuple[Ints, Ints]:
         """Return the chart rows of the GPUs of some attempts: (G,) attempt, (G,) row.

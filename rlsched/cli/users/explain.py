@@ -16,7 +16,7 @@ from rlsched.terminal.show import print_json, print_sentences
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlsched.decisions.reading import StoreReader
+    from rlsched.decisions.reading import Part, StoreReader
 
 DEFAULT_HOURS: Final = 24.0
 """Default of `--hours`: time after a decision that `--instead` simulates, hours. Most jobs that wait at the
@@ -89,6 +89,7 @@ def explain(
       rlsched explain --decision 1000 --instead 2 --hours 48 --run runs/records/tuned
     """
     from rlsched.decisions import story, story_lines
+    from rlsched.decisions.reading import part_has
     from rlsched.errors import InputError
     from rlsched.terminal.visible import visible
 
@@ -99,12 +100,12 @@ def explain(
     folder = _store(run)
     at_s = None if at is None else _when(folder, at)
 
-    def has(reader: StoreReader) -> bool:
+    def has(part: Part) -> bool:
         if decision is not None:
-            return reader.row_of(decision) is not None
+            return part_has(folder, part, "decisions", "number", decision)
         if job is not None:
-            return job in reader.timeline
-        return at_s is not None and reader.timeline.first_s <= at_s
+            return part_has(folder, part, "jobs", "job", job)
+        return at_s is not None and part.first_s <= at_s
 
     reader = _part_that(folder, has)
     told: dict[str, Any]
@@ -179,22 +180,18 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
     return chosen
 
 
-def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
-    """Return a reader of one part of a decision store: the latest part for which `has` returns True.
+def _part_that(folder: Path, has: Callable[[Part], bool]) -> StoreReader:
+    """Return a reader of the latest part of a decision store for which `has` returns True.
 
     A part contains the decisions of one period. If there is no such part, return a reader of the latest part.
     """
     from rlsched.decisions.reading import StoreReader, parts
 
-    last: StoreReader | None = None
-    for part in reversed(parts(folder)):
-        reader = StoreReader(folder, part)
-        reader.refresh()
-        if has(reader):
-            return reader
-        last = last or reader
-    assert last is not None
-    return last
+    found = parts(folder)[::-1]
+    part = found[0] if len(found) == 1 else next((one for one in found if has(one)), found[0])
+    reader = StoreReader(folder, part)
+    reader.refresh()
+    return reader
 
 
 def _store(run: Path | None) -> Path:

@@ -421,6 +421,14 @@ def test_large_store_is_read_in_parts_with_their_running_jobs(
     explained = CliRunner().invoke(explain, ["j5", "--run", str(tmp_path), "--json"])
     assert json.loads(explained.output)["submit_s"] == 5.0  # of the first part
     assert CliRunner().invoke(explain, ["j1999", "--run", str(tmp_path), "--json"]).exit_code == 0
+    told = CliRunner().invoke(explain, ["--decision", "700", "--run", str(tmp_path), "--json"])
+    assert json.loads(told.output)["time_s"] == 700.0
+    told = CliRunner().invoke(explain, ["--at", "700.5", "--run", str(tmp_path), "--json"])
+    assert json.loads(told.output)["decision"]["number"] == 700
+    opened: list[StoreReader] = []
+    monkeypatch.setattr(StoreReader, "refresh", lambda self: opened.append(self))
+    CliRunner().invoke(explain, ["j5", "--run", str(tmp_path)])
+    assert len(opened) == 1, "only the part with the job"
 
 
 def test_change_of_prices_is_shown_with_the_state_that_it_met(tmp_path: Path) -> None:
