@@ -34,7 +34,7 @@ PART_BYTES: Final = 64 << 20
 PART_ROWS: Final = 125_000
 """Maximum size in bytes, and maximum number, of the decisions in one part of a store.
 
-A part of 100,000 decisions is opened in 0.6 s of CPU time, with 270 MiB of memory in the process of the tab.
+A part of 100,000 decisions is opened in 0.6 s of CPU time, with 260 MiB of memory in the process of the tab.
 """
 COMPLETE: Final = 8
 """Number of batches that a reader keeps together with their records. A batch of 1,000 decisions takes about 2

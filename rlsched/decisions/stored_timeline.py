@@ -162,15 +162,15 @@ class StoredTimeline:
         index = self._index
         codes = [index.setdefault(job, len(index)) for job in words.dictionary.to_pylist()]
         found = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in _NUMBERS} | {
-            "kind": kind,
-            "job": np.array(codes, np.int64)[words.indices.to_numpy()],
+            "kind": kind.astype(np.int8),
+            "job": np.array(codes, np.int32)[words.indices.to_numpy()],
             "gpus": batch.column("gpus").value_lengths().to_numpy(),
             "queued": pc.equal(batch.column("state"), QUEUED).to_numpy(zero_copy_only=False),
         }
         for name, values in found.items():
             self._added[name].append(values)
         self._objects, self._has_all = Timeline(), False
-        for cached in ("_derived", "_on"):
+        for cached in ("_derived", "_on", "_job"):
             self.__dict__.pop(cached, None)
 
     def _saw_batch(self, batch: Any) -> None:
@@ -178,11 +178,14 @@ class StoredTimeline:
         self.saw(float(times_s.min()), float(times_s.max()))
 
     def _column(self, name: str) -> NDArray[Any]:
-        """Return a column of all events of jobs."""
+        """Return a column of all events of jobs. The parts are not replaced: most are views of `_batches`."""
         parts = self._added[name]
-        if len(parts) > 1:
-            parts[:] = [np.concatenate(parts)]
-        return parts[0] if parts else np.zeros(0, bool if name == "queued" else np.float64)
+        return np.concatenate(parts) if parts else np.zeros(0, bool if name == "queued" else np.float64)
+
+    @cached_property
+    def _job(self) -> NDArray[Any]:
+        """(N,) index of the job of each event."""
+        return self._column("job")
 
     @cached_property
     def _derived(self) -> _Derived:
@@ -223,7 +226,7 @@ class StoredTimeline:
         known = self._objects.jobs
         missing = [index for index, name in zip(wanted, names, strict=True) if name not in known]
         if missing:
-            events = np.flatnonzero(np.isin(self._column("job"), missing))
+            events = np.flatnonzero(np.isin(self._job, missing))
             for batch in self._events(events):
                 self._objects.add_rows(*columns.rows_by_kind(batch, JOB_COLUMNS, math.nan))
         return [known[name] for name in names]
@@ -299,7 +302,7 @@ class StoredTimeline:
             for name in ("job", "user", "vc"):
                 hits = pc.or_(hits, pc.equal(batch.column(name), text))
             events = np.flatnonzero(hits.to_numpy(zero_copy_only=False)) + first
-            found |= dict.fromkeys(self._column("job")[events].tolist())
+            found |= dict.fromkeys(self._job[events].tolist())
             if len(found) >= most:
                 break
         return self._jobs_at([*found][:most])
