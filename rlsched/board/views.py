@@ -108,7 +108,10 @@ def _longest(table: Attempts, shown: Ints, most: int) -> tuple[Ints, int]:
 
 
 def _runs(timeline: StoredTimeline, drawn: Ints, first_row: dict[str, int]) -> list[list[int]]:
-    """Return the chart rows of each attempt's GPUs as ranges: first row, number of rows, first row, ..."""
+    """Return the chart rows of each attempt's GPUs, as ranges of consecutive rows in one flat list.
+
+    The list has two numbers for each range: the first row, and the number of rows.
+    """
     owner, row = timeline.rows_of_gpus(drawn, first_row)
     order = np.lexsort((row, owner))
     owner, row = owner[order], row[order]

@@ -32,7 +32,7 @@ from rlsched.errors import InputError
 RECORD: Final = "record"
 PART_BYTES: Final = 64 << 20
 PART_ROWS: Final = 125_000
-"""Maximum size in bytes, and maximum number, of the decisions in one part of a store.
+"""One part of a store has decisions of at most `PART_BYTES` bytes, and at most `PART_ROWS` decisions.
 
 A part of 100,000 decisions is opened in 0.6 s of CPU time, with 260 MiB of memory in the process of the tab.
 """
@@ -231,9 +231,9 @@ def parts(folder: Path) -> list[Part]:
     """Return the parts of a store, oldest first.
 
     A part has at most about `PART_ROWS` decisions, with a size of at most `PART_BYTES`, unless a single
-    segment has more. The count of decisions in a segment is estimated: the sequence number of the
-    next segment's first decision minus that of its own. The newest segment counts as full. Only the first
-    batch of each segment is read.
+    segment has more. The count of decisions in a segment is estimated: the number of the first decision in
+    the next segment, minus the number of the first decision in this segment. The newest segment counts as
+    full. Only the first batch of each segment is read.
     """
     groups: list[list[Path]] = []
     size = rows = 0

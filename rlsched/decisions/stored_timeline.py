@@ -127,7 +127,7 @@ class StoredTimeline:
     # ---- events -------------------------------------------------------------------------------
 
     def saw(self, *times_s: float) -> None:
-        """Extend the period from `first_s` to `last_s` so that it includes these times."""
+        """Extend the period from `first_s` to `last_s` so that it includes `times_s`."""
         self.first_s = min(times_s if math.isnan(self.first_s) else (self.first_s, *times_s))
         self.last_s = max(times_s if math.isnan(self.last_s) else (self.last_s, *times_s))
 
@@ -334,7 +334,7 @@ class StoredTimeline:
         return self.attempts_at(np.flatnonzero(beside))
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return the earlier attempts that used a GPU of this attempt up to its start, or longer."""
+        """Return the earlier attempts that used GPUs of this attempt and had not ended before its start."""
         table, mine = self.table, self._index_of(attempt)
         before = (table.start_s < attempt.start_s) & (attempt.start_s <= table.end_s)
         return self.attempts_at(np.flatnonzero(before & self._shares_gpus(mine)))
@@ -348,7 +348,8 @@ class StoredTimeline:
     def left_free(self, attempt: AttemptSeen) -> dict[str, tuple[int, int]]:
         """Return a dict: node of an attempt -> (free GPUs, all GPUs), just after the start of the attempt.
 
-        Attempts that follow in `table` are ignored. Nodes with an unknown number of GPUs are left out.
+        Attempts that start at the same time, but come later in `table`, are ignored. Nodes with an unknown
+        number of GPUs are left out.
         """
         mine = self._index_of(attempt)
         there = self._runs_at(attempt.start_s)

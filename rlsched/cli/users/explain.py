@@ -181,7 +181,7 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
 
 
 def _part_that(folder: Path, has: Callable[[Part], bool]) -> StoreReader:
-    """Return a reader of the latest part of a decision store for which `has` returns True.
+    """Return a reader of one part of a decision store: the latest part for which `has` returns True.
 
     A part contains the decisions of one period. If there is no such part, return a reader of the latest part.
     """
