@@ -95,7 +95,7 @@ class Cluster:
     def start(self, name: str) -> None:
         """Start the broker, and wait until it listens; or start a node.
 
-        A broker that compiles kernels prints its progress, or uses CPU time: it has all the time that it needs.
+        A broker that compiles kernels prints its progress or uses CPU time, and may take long.
         """
         if name != "broker":
             options = (*self.gpu_options, "--allow-root", *self._node_options)
