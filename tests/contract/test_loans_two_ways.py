@@ -39,7 +39,7 @@ def simulated(trace: Trace, models: Models) -> tuple[JobTable, list[Start]]:
     return table, found
 
 
-@pytest.mark.parametrize("most_cores", [5, 8])
+@pytest.mark.parametrize("most_cores", [pytest.param(5, marks=pytest.mark.soak), 8])
 def test_broker_and_simulator_share_gpus_and_lend_cores_alike(tmp_path: Path, most_cores: int) -> None:
     """A GPU's part of the cores of its node is 5."""
     trace = jobs_of_a_day(JOBS, 4, (1, 2, 3, most_cores))

@@ -102,7 +102,7 @@ def same(one: JobTable, two: JobTable) -> bool:
     )
 
 
-QUICK = ("priced", "heaps", "dials", "window", "percentile")
+QUICK = ("priced", "heaps", "window")
 
 
 @pytest.mark.parametrize("name", quick(RULES, lambda name: name in QUICK))

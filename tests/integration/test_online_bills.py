@@ -45,6 +45,7 @@ class Known:
         return energy_j * mean * PUE / 3.6e9
 
 
+@pytest.mark.slow
 def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
     began_s = STEP_S * (time.time() // STEP_S) - 60.0
     price = Known(tmp_path / "p.csv", 1, began_s, STEP_S, -50.0, 300.0)

@@ -92,6 +92,7 @@ def test_too_few_windows_write_nothing_and_states_are_reused(
     assert capsys.readouterr().out == first.out, "without --resume, all seeds begin again"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short", "in_process")
 def test_confirmed_policy_is_written_with_its_card(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.placement import class_fits, fits
@@ -184,6 +185,7 @@ def test_victims_make_room_and_no_more() -> None:
     assert found > 20
 
 
+@pytest.mark.slow
 def test_victims_empty_whole_nodes_and_no_more() -> None:
     """Victims are found if a job of one node fits a new cluster without all jobs that may leave."""
     rng, found = np.random.default_rng(5), 0
