@@ -7,6 +7,7 @@ not import numba, so that the command line can turn progress on before anything 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
@@ -71,9 +72,14 @@ class Compiling:
         self._needed.update((kernel, *needed))
         self._at(f"{SAYS}: {len(self._done & self._needed)} of {len(self._needed)}")
 
+    def restart_in_child(self) -> None:
+        """Replace lock and thread in a forked process, which has none of its parent's other threads."""
+        self._lock, self._ticker = threading.RLock(), threading.Event()
+
     def starts_processes(self, count: int) -> None:
         """Report that `count` processes start, which import the compiler and then compile."""
-        self._at(f"starting {count} compiler processes")
+        if self._on_terminal():
+            self._at(f"starting {count} compiler processes")
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
@@ -85,7 +91,8 @@ class Compiling:
             yield
             return
         before, self._activity = self._activity, activity
-        self._reports(activity, tell=False)
+        if self._on_terminal():
+            self._reports(activity, tell=False)
         try:
             yield
         finally:
@@ -166,7 +173,7 @@ class Compiling:
             self._began_s = now_s
         if not self.told or now_s < self._began_s + FIRST_S:
             return
-        if math.isnan(self._compiles_since_s) and not (self._stream or sys.stderr).isatty():
+        if math.isnan(self._compiles_since_s) and not self._on_terminal():
             return
         rewrites = self._rewrites()
         if now_s < self._said_s + (REWRITTEN_EVERY_S if rewrites else LINES_EVERY_S):
@@ -179,9 +186,10 @@ class Compiling:
 
         It cannot if stderr is not a terminal, or while `rich` replaces stderr to show progress bars.
         """
-        return (self._stream or sys.stderr).isatty() and (
-            self._stream is not None or sys.stderr is sys.__stderr__
-        )
+        return self._on_terminal() and (self._stream is not None or sys.stderr is sys.__stderr__)
+
+    def _on_terminal(self) -> bool:
+        return (self._stream or sys.stderr).isatty()
 
     def _write(self, text: str) -> None:
         stream = self._stream or sys.stderr
@@ -191,3 +199,4 @@ class Compiling:
 
 COMPILING: Final = Compiling(ticks=True)
 """The progress of compilation in this process."""
+os.register_at_fork(after_in_child=COMPILING.restart_in_child)

@@ -111,6 +111,7 @@ class Cluster:
                 (found.exists() and found.read_text().endswith("\n")) or self.running[name].poll() is not None
             ),
             "the broker listens",
+            3 * DEADLINE_S,  # tests that write gigabytes block its disk
             progress=lambda: ((self.directory / f"{name}.log").stat().st_size, cpu_s(self.running[name].pid)),
         )
         assert self.running[name].poll() is None, self.log(name)

@@ -8,15 +8,17 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from rlsched.client.local import LocalCluster, Restarts, _LocalProcess
-from rlsched.compile.compiling import FIRST_S, LINES_EVERY_S, SAYS, Compiling
+from rlsched.compile.compiling import COMPILING, FIRST_S, LINES_EVERY_S, SAYS, Compiling
 from rlsched.compile.kernel_cache import folder
 from rlsched.logs import set_up
 from tests.support.online.cluster import RLSCHED
@@ -90,6 +92,27 @@ def test_activity_is_printed_if_it_takes_long_and_after_a_compilation_in_it() ->
         "replaying the trace, 3 s",
     ]
     assert one.took_s == 2.0, "only compilation counts"
+
+
+def test_forked_process_needs_no_thread_of_its_parent() -> None:
+    is_held, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with COMPILING._lock:
+            is_held.set()
+            ends.wait(60.0)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait(60.0)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        COMPILING.ends(())
+        os._exit(0)
+    ends.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_activity_is_no_line_of_a_log() -> None:
