@@ -119,7 +119,7 @@ def test_jobs_made_one_by_one_are_those_made_together(timeline: StoredTimeline) 
     assert np.array_equal(submits, [job.submit_s for job in jobs.values()], equal_nan=True)
     first = [job.attempts[0].start_s if job.attempts else math.nan for job in jobs.values()]
     assert np.array_equal(starts, first, equal_nan=True)
-    assert timeline.job("nobody") is None
+    assert timeline.job("999999") is None
 
 
 @pytest.mark.parametrize("text", ["j7", "name3", "nam", "u2", "vc1", "none"])
