@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.collector import no_garbage
 from rlsched.compile.compiling import COMPILING
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.dials.turning import RANGES
@@ -204,7 +205,7 @@ class Training:
         tell: Callable[[str, Generation], None],
     ) -> Layers:
         """Train a network by PPO, from the saved state if there is one, and return its layers."""
-        with COMPILING.during("loading PyTorch"):
+        with COMPILING.during("loading PyTorch"), no_garbage():
             from rlsched_agents.dials.ppo import DialPpo
 
         config, lesson = self.recipe.ppo, self.lesson
