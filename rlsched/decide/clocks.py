@@ -113,22 +113,27 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
     """Return the CPU cores (thousandths) per GPU that a rule gives a job when it starts on these GPUs.
 
     If the option `cores` is off, the job gets the cores that it requested. If the option is on, the job gets
-    the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores. On a
-    node with too few free cores for its free GPUs, the job gets at most a proportional part of them.
+    the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores.
 
-    If the cluster lends cores, the job gets the cores that it requested, and a loan (`rlsched.cluster.loans`)
-    if its workload is known and needs more.
+    Jobs that share GPUs can have taken cores that a free GPU would need. Therefore, a job of a plain class
+    (`demand.plain_demands`) gets at most a proportional part of the free cores of a node that has too few
+    for its free GPUs. A job of another class fits on a node only with all its cores, and gets these.
+
+    If the cluster lends cores, the job gets the cores that it requested, and with the option `cores` a loan
+    (`rlsched.cluster.loans`) if its workload is known and needs more.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
-    if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
+    if not MODELLED or asked == 0 or gpus.shape[0] == 0:
         return asked
-    modelled, lends = s.config[0].modelled, s.config[0].lends_cores
-    if not modelled or modelled == CLOCKS_ALONE or (not lends and s.demand.plain[s.job.demand[slot]] == 0):
+    modelled, lends, wanted = s.config[0].modelled, s.config[0].lends_cores, asked
+    varies = o.cores if lends else s.demand.plain[s.job.demand[slot]]
+    if not modelled or modelled == CLOCKS_ALONE or not varies:
         return asked
-    needed = 0.0
-    for position in range(gpus.shape[0]):
-        needed = max(needed, s.models.trait.cores_each[s.job.workload[slot], gpu_kind(s, gpus[position])])
-    wanted = math.ceil(needed * 1000.0)
+    if o.cores:
+        needed = 0.0
+        for position in range(gpus.shape[0]):
+            needed = max(needed, s.models.trait.cores_each[s.job.workload[slot], gpu_kind(s, gpus[position])])
+        wanted = math.ceil(needed * 1000.0)
     if lends:
         return asked + loan_milli_each(s, slot, gpus, usable_milli(s, slot, wanted))
     position = 0

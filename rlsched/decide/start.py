@@ -44,8 +44,7 @@ def start_action(
     clock, cores = 1.0, -1
     if gpus.size and state.needs.models:
         clock = float(for_state(clocks.clock_on, state)(arrays, partition, slot, gpus, start))
-        if start != PLAIN_START:
-            cores = int(for_state(clocks.cores_for, state)(arrays, slot, gpus, start))
+        cores = int(for_state(clocks.cores_for, state)(arrays, slot, gpus, start))
     return Start(
         seq=seq,
         gpus=tuple(int(g) for g in gpus),

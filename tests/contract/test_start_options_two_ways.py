@@ -6,6 +6,7 @@ Properties of any schedule under models are tested here too; conservation of ene
 
 from __future__ import annotations
 
+import random
 from functools import cache
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, Placement
 from rlsched.decide.options import BLOCKED, LUCID
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
@@ -95,6 +96,40 @@ def test_compiled_equals_one_decision_at_a_time_if_cores_are_lent(name: str) -> 
     check_equal(compiled, engine("helios", policy, lends).run(RuleScheduler(policy)))
     check_books(compiled)
     assert (compiled.end_s != run_rule("helios", policy, Models()).end_s).any()
+
+
+CORES_OF_GPU = 8
+
+
+def with_parts(seed: int, jobs: int = 200) -> Trace:
+    """Jobs that get whole GPUs or parts of GPUs, and request at most the cores of these GPUs."""
+    rng = random.Random(seed)
+    num_gpus = [rng.choice((0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 1.0, 2.0, 4.0)) for _ in range(jobs)]
+    return Trace.from_columns(
+        name="parts",
+        submit_s=sorted(rng.uniform(0.0, 13_000.0) for _ in range(jobs)),
+        duration_s=[rng.uniform(60.0, 2_000.0) for _ in range(jobs)],
+        num_gpus=num_gpus,
+        num_cpus=[max(0.5, CORES_OF_GPU * size * rng.choice((0.25, 0.5, 1.0))) for size in num_gpus],
+    )
+
+
+@pytest.mark.parametrize("placement", ["consolidate", "best-fit", "worst-fit", "spread", "fgd"])
+@pytest.mark.parametrize("name", quick(["pack", "tuned"], {"pack"}.__contains__))
+def test_jobs_start_with_fewer_cores_if_jobs_that_share_gpus_have_taken_them(
+    name: str, placement: Placement
+) -> None:
+    trace, policy = with_parts(seed=1), Policy(name)
+    nodes = NodeGroup(count=3, gpus=4, gpu_type="V100", cpus=4 * CORES_OF_GPU)
+    spec = ClusterSpec(name="v", nodes=(nodes,), placement=placement)
+    predictions = PredictedTimes(trace.duration_s.copy(), np.ones(len(trace)))
+
+    def made() -> Engine:
+        return Engine(trace, spec, order=policy.rule.order, predictions=predictions, models=Models())
+
+    compiled = made().run_rule(policy.rule)
+    check_equal(compiled, made().run(RuleScheduler(policy)))
+    assert np.isfinite(compiled.end_s).all(), "all jobs have run"
 
 
 SIZES = st.sampled_from([1, 1, 1, 2, 2, 4, 8])
