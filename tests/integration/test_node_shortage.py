@@ -125,6 +125,34 @@ def test_daemon_without_a_process_for_the_shim_refuses_the_rank_for_now(
     assert said == f"True [] cannot start a process: {NO_PROCESS}\n"
 
 
+NO_COPIER = """
+import logging
+from pathlib import Path
+from rlsched_node.processes.copiers import Copiers
+from rlsched_node.processes.store import AttemptStore, LaunchRecord
+from tests.support.online.ranks import KEY
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+directory = AttemptStore(Path(sys.argv[1])).directories_of(KEY)
+directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/", output="/tmp/here"))
+for shim_pid in (os.getpid(), 0):
+    Copiers().start(directory, shim_pid)
+    print(f"failure: {Copiers().failure(directory)!r}")
+"""
+
+
+@needs_root
+def test_copier_for_which_the_node_has_no_process_is_started_later_while_the_rank_runs(
+    tmp_path: Path, user: JobUser
+) -> None:
+    words = [sys.executable, "-c", without_processes(user.uid, NO_COPIER), str(tmp_path)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    warning = f"output.log cannot be copied: [Errno {errno.EAGAIN}] {NO_PROCESS}"
+    assert [line.split(": ", 1)[1][: len(warning)] for line in said[::2]] == [warning, warning]
+    assert said[1] == "failure: ''"
+    assert said[3] == f"failure: '--output /tmp/here: cannot start a process: {NO_PROCESS}'"
+
+
 NO_THREAD = """
 from rlsched_node.isolation.accounts import AccountsAwayError, SystemAccounts
 

@@ -9,6 +9,7 @@ import os
 
 from rlsched_node import records
 from rlsched_node.processes import copier
+from rlsched_node.processes.shortage import is_shortage
 from rlsched_node.processes.spawning import spawn_process
 from rlsched_node.processes.store import AttemptDir
 from rlsched_node.processes.streams import (
@@ -35,6 +36,9 @@ class Copiers:
 
     def start(self, directory: AttemptDir, shim_pid: int) -> None:
         """Start the missing copiers of a rank: copiers that do not run and have not finished. Log failures.
+
+        If the node has no process or memory for a copier, the next call tries again, except after the end of
+        the rank: then the copy has failed.
 
         Args:
             directory: The attempt's directories.
@@ -78,17 +82,19 @@ class Copiers:
         path = directory.path
         progress = os.open(path / progress_name(copy.source), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(progress, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the copier inherits the lock
+            try:
+                fcntl.flock(progress, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the copier inherits the lock
+            except BlockingIOError:
+                return  # the copier runs already
             if read_progress(os.pread(progress, 64, 0)) == ALL_COPIED:
                 return
             try:
                 pid = spawn_process(path, copier.__file__, copy.source, str(shim_pid), passed=progress)
             except OSError as error:
-                write_progress(progress, ALL_COPIED, f"cannot start a process: {error.strerror}")
+                if not (shim_pid and is_shortage(error)):
+                    write_progress(progress, ALL_COPIED, f"cannot start a process: {error.strerror}")
                 raise
             self.pids.add(pid)
-        except BlockingIOError:
-            return  # the copier runs already
         finally:
             os.close(progress)
 
