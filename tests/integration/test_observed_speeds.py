@@ -194,8 +194,7 @@ def found(pattern: str, text: str) -> float:
     ("kind", "on_slow"),
     [
         *(pytest.param(OneNvmlGpu, on_slow, marks=needs_gcc) for on_slow in ("warn", "unshare", "move")),
-        (OneGpu, "warn"),
-        *(pytest.param(OneGpu, on_slow, marks=pytest.mark.soak) for on_slow in ("unshare", "move")),
+        *(pytest.param(OneGpu, on_slow, marks=pytest.mark.soak) for on_slow in ("warn", "unshare", "move")),
     ],
 )
 def test_co_tenant_slower_than_predicted_is_seen_within_a_minute(

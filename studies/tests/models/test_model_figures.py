@@ -44,7 +44,7 @@ SLOW = ["caps"]
 
 
 @pytest.mark.parametrize(
-    "names", [sorted(TITLES.keys() - SLOW), pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "caps"]
+    "names", [sorted(TITLES.keys() - SLOW), pytest.param(SLOW, marks=pytest.mark.soak)], ids=["quick", "caps"]
 )
 def test_every_figure_is_drawn(shared_data: Path, tmp_path: Path, names: list[str]) -> None:
     only = [word for name in names for word in ("--only", name)]

@@ -99,7 +99,7 @@ def optimum_by_enumeration(one: Instance, tables: Tables) -> float:
         script[-1] += 1
 
 
-@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_search_equals_enumeration(seed: int) -> None:
     one = instance(3, np.random.default_rng(seed), within_s=600.0 * (seed % 2))
     tables = tables_of(one)
