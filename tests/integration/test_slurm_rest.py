@@ -40,7 +40,7 @@ def test_jobs_run_on_the_decided_gpus_also_without_slurmrestd(place: Path) -> No
         assert "slurmrestd" not in system.log("gateway"), "it answers, with nothing to report"
         system.slurm.running[REST].kill()
         system.slurm.running[REST].wait(30.0)
-        until(lambda: "are run until it answers" in system.log("gateway"), "it is missed")
+        until(lambda: "are run until slurmrestd answers" in system.log("gateway"), "it is missed")
         without = run(system, count=6, kills=0, seed=4, timeout_s=120.0)
         system.slurm.start_rest()
         until(lambda: "slurmrestd answers again" in system.log("gateway"), "it is used again")
