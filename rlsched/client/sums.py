@@ -1,17 +1,18 @@
-"""Totals of finished jobs by user, virtual cluster, account and day."""
+"""Totals of finished jobs by user, virtual cluster, account, and month, day or hour."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from rlsched.wire.messages import JobUsage
 from rlsched.wire.states import FINISHED
 
-By = Literal["user", "vc", "account", "day"]
+By = Literal["user", "vc", "account", "month", "day", "hour"]
+PERIODS: Final = ("month", "day", "hour")
 _GPU_S_AN_HOUR = 3_600.0
 _J_A_KWH = 3.6e6
 
@@ -99,14 +100,14 @@ class _Group:
 
 
 def sums(
-    jobs: Iterable[JobUsage], by: Sequence[By], day_of: Callable[[float], str]
+    jobs: Iterable[JobUsage], by: Sequence[By], period_of: Callable[[By, float], str]
 ) -> tuple[list[Sums], Sums]:
     """Compute the totals of each group of jobs, and of all jobs.
 
     Args:
         jobs: Jobs in any order.
-        by: Fields by which jobs are grouped.
-        day_of: Function that returns the day of a time in Unix seconds.
+        by: Fields by which jobs are grouped; `PERIODS` contain the end of the job.
+        period_of: Function that returns the month, day or hour that contains a time in Unix seconds.
 
     Returns:
         The totals of the groups, sorted by the values of the fields in `by`, and the totals of all jobs.
@@ -114,7 +115,7 @@ def sums(
     groups: dict[tuple[str, ...], _Group] = {}
     total = _Group()
     for job in jobs:
-        of = tuple(day_of(job.end_s) if name == "day" else getattr(job, name) for name in by)
+        of = tuple(period_of(name, job.end_s) if name in PERIODS else getattr(job, name) for name in by)
         groups.setdefault(of, _Group()).add(job)
         total.add(job)
     return [groups[of].sums(of) for of in sorted(groups)], total.sums(("all",) * len(by))

@@ -136,10 +136,13 @@ def test_absent_broker_is_one_line(tmp_path: Path) -> None:
         (["nodes", "--state", "up,slept"], "--state 'slept': expected some of up, drained, unreachable"),
         (["queue", "-o", "job,pace"], "column 'pace': expected one of job, name"),
         (["history", "--limit", "0"], "--limit: expected a whole number from 1, got 0"),
-        (["account", "--by", "user,colour"], "--by 'user,colour': expected some of user, vc, account, day"),
+        (
+            ["account", "--by", "user,colour"],
+            "--by 'user,colour': expected some of user, vc, account, month, day, hour",
+        ),
         (
             ["account", "--by", "day,day"],
-            "--by 'day,day': expected some of user, vc, account, day, each once",
+            "--by 'day,day': expected some of user, vc, account, month, day, hour, each once",
         ),
         (["account", "--by", ""], "--by '': expected some of"),
         (["account", "--since", "2099-01-01"], "--since 2099-01-01: expected a time before now"),

@@ -64,6 +64,7 @@ def month_start_s(now_s: float) -> float:
     return datetime(now.year, now.month, 1).timestamp()
 
 
-def day_of(when_s: float) -> str:
-    """Return the local day that contains a time, such as 2026-11-01."""
-    return time.strftime("%F", time.localtime(when_s))
+def period_of(period: str, when_s: float) -> str:
+    """Return the local month, day or hour of a time: 2026-11, 2026-11-01 or 2026-11-01T13:00+0100."""
+    form = {"month": "%Y-%m", "day": "%F", "hour": "%FT%H:00%z"}[period]
+    return time.strftime(form, time.localtime(when_s))

@@ -183,7 +183,7 @@ def history(
     "--by",
     default="user",
     metavar="WHAT,...",
-    help="Group the sums by these fields, separated by commas: user, vc, account, day.",
+    help="Group the sums by these fields, separated by commas: user, vc, account, month, day, hour.",
 )
 @_USER
 @_VC
@@ -205,8 +205,9 @@ def account(
     """Sum up finished jobs: GPU-hours, energy with its cost and carbon, waiting times, outcomes.
 
     Without --since, the sums contain the jobs that ended in this month. A job counts with its whole run time
-    on the day on which it ended. Energy is blank if it was not measured, its cost if the broker did not know
-    the price, and its carbon if it did not know the carbon intensity (`rlsched broker --energy`).
+    and energy in the month, day or hour in which it ended. Energy is blank if it was not measured, its cost
+    if the broker did not know the price, and its carbon if it did not know the carbon intensity (`rlsched
+    broker --energy`).
 
     \b
     Example:
@@ -215,7 +216,7 @@ def account(
     """
     import msgspec
 
-    from rlsched.cli.shared.when import day_of, month_start_s, span_s
+    from rlsched.cli.shared.when import month_start_s, period_of, span_s
     from rlsched.client.sums import sums
 
     _one_form(as_csv, as_json)
@@ -228,7 +229,7 @@ def account(
         used = chain.from_iterable(
             client.usage(since_s=since_s, until_s=until_s, user=one, vc=vc) for one in _users(user)
         )
-        rows, total = sums(used, names, day_of)
+        rows, total = sums(used, names, period_of)
     if as_json:
         print_json(
             {

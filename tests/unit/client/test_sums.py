@@ -7,6 +7,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from rlsched.cli.shared.when import month_start_s, span_s, unix_s
+from rlsched.cli.shared.when import month_start_s, period_of, span_s, unix_s
 from rlsched.cli.users.history import account, history
 from rlsched.cli.users.history_tables import history_lines, print_sums
 from rlsched.client.sums import Sums, percentile, sums
@@ -33,8 +34,8 @@ JOBS = [
 ]
 
 
-def hundreds(when_s: float) -> str:
-    return f"day {int(when_s // 100)}"
+def hundreds(period: str, when_s: float) -> str:
+    return f"{period} {int(when_s // 100)}"
 
 
 def test_sums_by_hand() -> None:
@@ -126,6 +127,23 @@ def test_times_are_local() -> None:
     assert span_s(None, "1d", NOW_S) == (None, NOW_S - 86_400)
     assert span_s("now-7days", "now", NOW_S) == (NOW_S - 7 * 86_400, None)
     assert span_s("now-1week", "now-2hours", NOW_S) == (NOW_S - 7 * 86_400, NOW_S - 7_200)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_periods_are_local_and_the_hour_of_a_change_of_clocks_is_not_counted_twice() -> None:
+    before_s = datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()  # clocks change at 01:00 UTC
+    assert period_of("month", before_s) == "2026-10"
+    assert period_of("day", before_s) == "2026-10-25"
+    assert period_of("hour", before_s) == "2026-10-25T02:00+0200"
+    assert period_of("hour", before_s + HOUR) == "2026-10-25T02:00+0100"
+
+
+def test_jobs_are_grouped_by_the_hour_in_which_they_ended() -> None:
+    rows, total = sums(BILLED, ["hour", "user"], lambda period, when_s: f"{period} {int(when_s // 15)}")
+    assert [(row.of, row.cost) for row in rows] == [
+        (("hour 0", "ada"), 1.5), (("hour 1", "ada"), 2.25), (("hour 2", "bob"), None),
+    ]  # fmt: skip
+    assert total.of == ("all", "all")
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "-7d", "1y", "2026-13-01", "yesterday", "9" * 9 + "w", "7d "])
