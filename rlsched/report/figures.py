@@ -91,6 +91,14 @@ class Series(NamedTuple):
     dashed: bool = False
 
 
+class Point(NamedTuple):
+    """A named point in a plot of two costs."""
+
+    label: str
+    x: float
+    y: float
+
+
 class Plot(NamedTuple):
     """One plot.
 
@@ -150,7 +158,7 @@ class Canvas:
             figure, axes = _axes()
             at, width = np.arange(len(labels)), 0.8 / len(series)
             longest = max(float(np.nanmax(one.values, initial=0.0)) for one in series)
-            unit_s, unit = next((pair for pair in _UNITS if pair[0] <= longest), _UNITS[-1])
+            unit_s, unit = _unit_of(longest)
             for number, one in enumerate(series):
                 values = np.asarray(one.values, dtype=np.float64)
                 left = at + (number - (len(series) - 1) / 2) * width
@@ -230,6 +238,42 @@ class Canvas:
             _legend(figure, len(series))
             return self._finish(figure, caption)
 
+    def front(self, points: Sequence[Point], caption: str, x_label: str, y_label: str) -> Plot:
+        """Draw points of two costs, of which less is better, and a line through the best points.
+
+        A point is one of the best if no other point is better in one of its costs and at least as good in the
+        other (the Pareto front).
+
+        `points`: x is a duration in seconds. The unit of its axis is the largest that a point reaches.
+        """
+        with rc_context(STYLE):
+            figure, axes = _axes()
+            unit_s, unit = _unit_of(max(point.x for point in points))
+            best = front_of(points)
+            axes.plot(
+                [point.x / unit_s for point in best],
+                [point.y for point in best],
+                color=MUTED,
+                linewidth=1.2,
+                linestyle=(0, (4, 3)),
+                zorder=1,
+            )
+            for point in points:
+                colour = COLOURS[0] if point in best else COLOURS[1]
+                axes.scatter([point.x / unit_s], [point.y], color=colour, zorder=2)
+                axes.annotate(
+                    _short(point.label),
+                    (point.x / unit_s, point.y),
+                    xytext=(6, 4),
+                    textcoords="offset points",
+                    fontsize=8.5,
+                )
+            axes.margins(0.12)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            axes.set_xlabel(f"{x_label}, {unit}")
+            axes.set_ylabel(y_label)
+            return self._finish(figure, caption)
+
     def week(
         self, days: Sequence[str], values: Sequence[Sequence[float | None]], caption: str, unit: str
     ) -> Plot:
@@ -267,6 +311,20 @@ class Canvas:
             figure.savefig(out, format="svg", metadata=nothing)
         self._drawn += 1
         return Plot(_inline(out.getvalue(), f"p{self._drawn}-", caption), caption)
+
+
+def front_of(points: Sequence[Point]) -> list[Point]:
+    """Return the points that no other point beats in both costs (`Canvas.front`), by increasing x."""
+    best = list[Point]()
+    for point in sorted(points, key=lambda one: (one.x, one.y)):
+        if not best or point.y < best[-1].y or point[1:] == best[-1][1:]:
+            best.append(point)
+    return best
+
+
+def _unit_of(longest_s: float) -> tuple[float, str]:
+    """Return the largest unit of time that a duration reaches, as (seconds, name)."""
+    return next((pair for pair in _UNITS if pair[0] <= longest_s), _UNITS[-1])
 
 
 def _axes() -> tuple[Figure, Axes]:

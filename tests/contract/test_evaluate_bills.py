@@ -88,7 +88,7 @@ def test_report_and_job_files_agree(folder: Path, tmp_path: Path) -> None:
 def test_steps_have_price_carbon_and_power(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     words = ("--models", "default", "--policy", "easy", "--html", str(page), "--jobs-out", str(tmp_path))
-    report, _ = run(folder, *words)
+    report, _ = run(folder, *words, "--policy", "fifo-backfill")
     one = report["policies"]["easy"]
     steps = one["over_time"]
     minutes = np.repeat(Series.read(folder / "signals" / "price.csv").values, 60)
@@ -111,6 +111,8 @@ def test_steps_have_price_carbon_and_power(folder: Path, tmp_path: Path) -> None
     assert "Energy of the whole cluster, idle power included, by hour of the day." in text
     for words in ("cost, NOK", "carbon, kg", "cost, ratio", "NOK per MWh", "g CO2e per kWh", "kW"):
         assert words in text
+    assert text.count("The line joins the policies of which no other is better in both.") >= 2
+    assert "mean job completion time, hours" in text
 
 
 def test_tables_name_the_currency_and_explain_their_columns(folder: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched import __version__
-from rlsched.report.figures import COLOURS, GAIN_COLOURS, Canvas, Series
+from rlsched.report.figures import COLOURS, GAIN_COLOURS, Canvas, Point, Series
 from rlsched.report.markup import Section, cards, document, figure, paragraph, table, write
 from rlsched.report.phrases import number, or_nan, section
 from rlsched.terminal.show import in_words, percent
@@ -42,6 +42,7 @@ def write_page(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], path:
         _overview(report),
         _waiting(report, drawn, canvas),
         _tails(report, jobs, drawn, canvas),
+        *_trade_offs(report, canvas),
         *_over_time(report, drawn, canvas),
         *_gains(report, jobs, canvas),
     ]
@@ -171,6 +172,26 @@ def _tails(
     ]
     columns = ("policy", "median", "p90", "p99", "p99.9", "longest", "bounded slowdown, p99")
     return section("tails", "Tails", figure(plot), table("Queueing delay", columns, rows))
+
+
+def _trade_offs(report: EvaluationReport, canvas: Canvas) -> Iterator[Section]:
+    """Yield the section that compares the bills of the policies with their job completion times."""
+    plots = []
+    for bill in _bills(report):
+        points = [
+            Point(name, one.jct_mean_s, amount.jobs)
+            for name, one in report.policies.items()
+            if one.jct_mean_s is not None and (amount := getattr(one, bill.field)) is not None
+        ]
+        if len(points) > 1:
+            say = (
+                f"Mean job completion time, and {bill.name} of the measured jobs. The line joins the "
+                "policies of which no other is better in both."
+            )
+            plot = canvas.front(points, say, "mean job completion time", f"{bill.name}, {bill.unit}")
+            plots.append(figure(plot))
+    if plots:
+        yield section("tradeoffs", "Bill and completion times", *plots)
 
 
 def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -> Iterator[Section]:
