@@ -1,7 +1,8 @@
-"""The ranks of a node, as real processes that are killed after the test."""
+"""The ranks of a node, as real processes that are killed after the test; a folder for a Slurm."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,15 @@ from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.store import AttemptStore
 from tests.support.online.ranks import own_children
+
+
+@pytest.fixture
+def slurm_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that other users may read, unlike the folders of pytest; `SLURM_CONF` is reset afterwards."""
+    monkeypatch.setenv("SLURM_CONF", "")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

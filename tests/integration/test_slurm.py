@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,24 +24,15 @@ USER = 1
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that other users may read, unlike the folders of pytest."""
-    monkeypatch.setenv("SLURM_CONF", "")
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-@pytest.fixture
-def system(place: Path) -> Iterator[OnSlurm]:
-    system = OnSlurm(place, nodes=2, release_after_s=4.0)
+def system(slurm_folder: Path) -> Iterator[OnSlurm]:
+    system = OnSlurm(slurm_folder, nodes=2, release_after_s=4.0)
     yield system
     system.close()
 
 
 @pytest.fixture
-def script(place: Path) -> Path:
-    path = place / "sleep.sh"
+def script(slurm_folder: Path) -> Path:
+    path = slurm_folder / "sleep.sh"
     path.write_text("#!/bin/sh\nsleep $1\nexit ${2:-0}\n")
     path.chmod(0o755)
     return path
@@ -82,8 +72,8 @@ def engine(system: OnSlurm | None, *options: str, **environment: str) -> subproc
     )
 
 
-def test_jobs_run_on_the_decided_gpus_despite_kill_9(place: Path) -> None:
-    system = OnSlurm(place)
+def test_jobs_run_on_the_decided_gpus_despite_kill_9(slurm_folder: Path) -> None:
+    system = OnSlurm(slurm_folder)
     try:
         outcome = run(system, count=40, kills=6, seed=7, timeout_s=240.0, saves=True)
         print(system.log("gateway"))
@@ -286,10 +276,12 @@ def test_jobs_that_slurm_would_refuse_are_not_offered(system: OnSlurm, script: P
     assert ClusterSpec.read(spec).num_gpus == 8
 
 
-def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, script: Path) -> None:
+def test_without_placement_slurm_starts_jobs_in_the_policys_order(slurm_folder: Path, script: Path) -> None:
     shortest_first = ("--policy", "qssf-backfill", "--prediction", "running-mean")
     ordered = ("--priority-only",)
-    system = OnSlurm(place, nodes=2, exact=False, broker_options=shortest_first, gateway_options=ordered)
+    system = OnSlurm(
+        slurm_folder, nodes=2, exact=False, broker_options=shortest_first, gateway_options=ordered
+    )
     slurm = system.slurm
 
     def nice(key: str) -> int:
@@ -330,9 +322,9 @@ def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, s
         system.close()
 
 
-def test_srun_works_alone_and_in_scripts(system: OnSlurm, place: Path) -> None:
-    slurm, ran = system.slurm, place / "ran"
-    script = place / "steps.sh"
+def test_srun_works_alone_and_in_scripts(system: OnSlurm, slurm_folder: Path) -> None:
+    slurm, ran = system.slurm, slurm_folder / "ran"
+    script = slurm_folder / "steps.sh"
     script.write_text(f'#!/bin/sh\nsrun sh -c "echo $SLURM_JOB_ID \\$CUDA_VISIBLE_DEVICES >> {ran}"\n')
     script.chmod(0o755)
     ran.touch()
@@ -356,9 +348,9 @@ def test_srun_works_alone_and_in_scripts(system: OnSlurm, place: Path) -> None:
     assert began == {key: (marks(system, key)["i"]).replace("+", ",") for key in keys}
 
 
-def test_requeued_job_starts_on_other_gpus(system: OnSlurm, place: Path) -> None:
-    slurm, ran = system.slurm, place / "ran"
-    script = place / "shown.sh"
+def test_requeued_job_starts_on_other_gpus(system: OnSlurm, slurm_folder: Path) -> None:
+    slurm, ran = system.slurm, slurm_folder / "ran"
+    script = slurm_folder / "shown.sh"
     script.write_text(f'#!/bin/sh\necho "$SLURM_JOB_ID $CUDA_VISIBLE_DEVICES" >> {ran}\nsleep $1\n')
     script.chmod(0o755)
     full = slurm.sbatch("--gres=gpu:4", script=script, arguments=("60",))
@@ -379,9 +371,11 @@ def test_requeued_job_starts_on_other_gpus(system: OnSlurm, place: Path) -> None
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["nodes", "gpus"])
-def test_preempted_job_is_requeued_and_ends_later(place: Path, script: Path, exact: bool) -> None:
+def test_preempted_job_is_requeued_and_ends_later(slurm_folder: Path, script: Path, exact: bool) -> None:
     gittins = ("--policy", "gittins", "--prediction", "running-mean")
-    system = OnSlurm(place, nodes=2, exact=exact, broker_options=gittins, gateway_options=("--preempt",))
+    system = OnSlurm(
+        slurm_folder, nodes=2, exact=exact, broker_options=gittins, gateway_options=("--preempt",)
+    )
 
     def sbatch(gpus: int, *options: str, arguments: tuple[str, ...]) -> str:
         return system.slurm.sbatch(f"--gres=gpu:{gpus}", *options, script=script, arguments=arguments)
@@ -443,10 +437,10 @@ def test_every_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert len(done.stderr.strip().splitlines()) == 1, (case, done.stderr)
 
 
-def test_job_starts_at_the_decided_clock(place: Path, script: Path) -> None:
+def test_job_starts_at_the_decided_clock(slurm_folder: Path, script: Path) -> None:
     frugal = ("--speed-energy", "0.9", "--policy", "easy")
     clocks = ("--sm-clocks-mhz", "1980,1395")
-    system = OnSlurm(place, nodes=2, broker_options=frugal, gateway_options=clocks)
+    system = OnSlurm(slurm_folder, nodes=2, broker_options=frugal, gateway_options=clocks)
     try:
         with system.client() as client:
             key = system.slurm.sbatch("--gres=gpu:1", script=script, arguments=("5",))

@@ -6,8 +6,6 @@ Skipped by name without it: `apt-get install slurmrestd`, in addition to the pac
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +22,8 @@ MISSING = lacking() or ("" if shutil.which(REST) else "no slurmrestd here")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING or "there is one")]
 
 
-@pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that other users may read, unlike the folders of pytest."""
-    monkeypatch.setenv("SLURM_CONF", "")
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-def test_jobs_run_on_the_decided_gpus_also_without_slurmrestd(place: Path) -> None:
-    system = OnSlurm(place, nodes=2, rest=True)
+def test_jobs_run_on_the_decided_gpus_also_without_slurmrestd(slurm_folder: Path) -> None:
+    system = OnSlurm(slurm_folder, nodes=2, rest=True)
     try:
         outcome = run(system, count=12, kills=0, seed=3, timeout_s=120.0)
         assert "slurmrestd" not in system.log("gateway"), "it answers, with nothing to report"
@@ -52,10 +41,12 @@ def test_jobs_run_on_the_decided_gpus_also_without_slurmrestd(place: Path) -> No
     assert (outcome.right >= 10, without.right >= 5) == (True, True)
 
 
-def test_rest_answers_equal_those_of_the_commands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = RealSlurm(place, nodes=2)
+def test_rest_answers_equal_those_of_the_commands(
+    slurm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = RealSlurm(slurm_folder, nodes=2)
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
-    script = place / "sleep.sh"
+    script = slurm_folder / "sleep.sh"
     script.write_text("#!/bin/sh\nsleep 60\n")
     script.chmod(0o755)
     try:
@@ -83,14 +74,14 @@ def by_rest_address(slurm: RealSlurm) -> str:
     return f"unix:{slurm.directory}/rest/socket"
 
 
-def test_shadow_polls_without_running_commands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = RealSlurm(place, nodes=2)
+def test_shadow_polls_without_running_commands(slurm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = RealSlurm(slurm_folder, nodes=2)
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
-    commands = CountedCommands(place / "counted", slurm.environment)
+    commands = CountedCommands(slurm_folder / "counted", slurm.environment)
     options = ("--poll-s", "0.5", "--slurmrestd", slurm.start_rest())
-    shadow = ShadowProcess(slurm, place / "shadow", commands, *options)
+    shadow = ShadowProcess(slurm, slurm_folder / "shadow", commands, *options)
     try:
-        script = place / "job.sh"
+        script = slurm_folder / "job.sh"
         script.write_text("#!/bin/sh\nsleep 1\n")
         script.chmod(0o755)
         slurm.sbatch("--gres=gpu:1", script=script)

@@ -69,6 +69,20 @@ def lacking() -> str:
     return "" if os.geteuid() == 0 else "no Slurm here: its daemons need root"
 
 
+def start_munged() -> None:
+    """Start Slurm's daemon for authentication if it does not run."""
+    if subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode == 0:
+        return
+    for path, mode in (("/run/munge", "0755"), ("/var/log/munge", "0700"), ("/var/lib/munge", "0700")):
+        subprocess.run(["install", "-d", "-o", "munge", "-g", "munge", "-m", mode, path], check=True)
+    subprocess.run(["su", "-s", "/bin/sh", "munge", "-c", "/usr/sbin/munged"], check=True)
+    answers = ["munge", "-n"]
+    until(
+        lambda: subprocess.run(answers, capture_output=True, check=False).returncode == 0,
+        "munged answers",
+    )
+
+
 class RealSlurm:
     """A Slurm with one partition `gpu`, and one `other` of the last node.
 
@@ -100,7 +114,7 @@ class RealSlurm:
         for name in ("state", "dev", *(f"spool/{node}" for node in self.nodes)):
             (directory / name).mkdir(parents=True, exist_ok=True)
         directory.chmod(0o755)
-        self._munged()
+        start_munged()
         ports = [address.rpartition(":")[2] for address in free_addresses(len(self.nodes) + 1)]
         host = socket.gethostname().partition(".")[0]
         text = _CONFIG.format(
@@ -109,6 +123,8 @@ class RealSlurm:
             directory=directory,
             plugins="JobSubmitPlugins=lua" if plugin is not None else "",
         )
+        if "AccountingStorageType" in settings:
+            text = text.replace("AccountingStorageType=accounting_storage/none\n", "")
         gres = ",".join(f"gpu:i{gpu}:1" for gpu in range(gpus)) if exact else f"gpu:{gpus}"
         for node, port in zip(self.nodes, ports[1:], strict=True):
             text += (
@@ -146,18 +162,6 @@ class RealSlurm:
     def set_plugin(self, text: str) -> None:
         """Install another job_submit.lua; slurmctld reads it at its next start or `reconfigure`."""
         (self.directory / "job_submit.lua").write_text(text)
-
-    def _munged(self) -> None:
-        if subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode == 0:
-            return
-        for path, mode in (("/run/munge", "0755"), ("/var/log/munge", "0700"), ("/var/lib/munge", "0700")):
-            subprocess.run(["install", "-d", "-o", "munge", "-g", "munge", "-m", mode, path], check=True)
-        subprocess.run(["su", "-s", "/bin/sh", "munge", "-c", "/usr/sbin/munged"], check=True)
-        answers = ["munge", "-n"]
-        until(
-            lambda: subprocess.run(answers, capture_output=True, check=False).returncode == 0,
-            "munged answers",
-        )
 
     def start(self, name: str) -> None:
         """Start slurmctld, slurmrestd, or a node's slurmd."""
