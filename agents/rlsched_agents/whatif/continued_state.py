@@ -23,7 +23,11 @@ from rlsched.broker.base.entries import (
     JobUnshared,
     JobUpdated,
     MemberSet,
+    NodeAway,
     NodeDown,
+    NodeSlept,
+    NodeUp,
+    NodeWoken,
     PairSeen,
     RankEnded,
     TasksCancelled,
@@ -167,6 +171,7 @@ class Life:
         self._events: list[JobEvent | NodeChange] = []
         self._planned: list[tuple[float, int, int, Outcome]] = []  # time, job, attempt, outcome of the job
         self._waits: tuple[float, int, Decision] | None = None  # time, partition, and the decision
+        self._kept_awake: set[str] = set()  # nodes that slept in the journal, and run jobs here
         permit(self.state.cluster, scheduler)
 
     def follow(self, rows: Iterable[JournalRow]) -> None:
@@ -329,9 +334,23 @@ class Life:
                 entry = msgspec.structs.replace(entry, begin_s=None, depends_on=None)
         return self._note(entry, now_s)
 
+    def _stays_awake(self, entry: Entry) -> bool:
+        """Return whether an event is part of a recorded sleep of a node that stays awake here.
+
+        A node that runs a job when it was put to sleep stays awake until it registered again.
+        """
+        if isinstance(entry, NodeSlept) and self.state.nodes[entry.name].live_jobs:
+            self._kept_awake.add(entry.name)
+        elif isinstance(entry, NodeUp):
+            self._kept_awake.discard(entry.name)
+        sleeps = isinstance(entry, NodeSlept | NodeWoken | NodeAway | NodeDown)
+        return sleeps and entry.name in self._kept_awake
+
     def _comes(self, entry: Entry, now_s: float) -> bool:
         """Apply an external event, and return whether the scheduler must decide."""
         state = self.state
+        if self._stays_awake(entry):
+            return False
         if isinstance(entry, JobCancelled | JobHeld) and entry.job in state.arrays.live:
             return self._note(entry, now_s)
         if isinstance(entry, JobCancelled | AttemptEnding):
