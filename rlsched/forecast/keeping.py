@@ -114,9 +114,9 @@ class Keeping:
             end = corrected["end-running" if runs else "end"]
             found[mine.job] = When(start, tuple(now_s + time for time in end))
         for some in new.values():
-            teach = set(teaching(len(some)).tolist())
+            weights = teaching(len(some))
             for place, said in enumerate(some):
-                said.teaches = place in teach
+                said.weight = weights.get(place, 0.0)
         return found
 
     def corrected(
@@ -141,9 +141,9 @@ class Keeping:
         found: dict[tuple[What, int], list[tuple[float, ...]]] = {}
         for some in self._open.values():
             for said in some:
-                if said.teaches:
+                if said.weight:
                     logs = ln_of(np.array([*said.raw, said.list_s, now_s - said.said_s]))
-                    row = (*logs.tolist(), said.said_s)
+                    row = (*logs.tolist(), said.weight)
                     found.setdefault((said.what, size_class(said.num_gpus)), []).append(row)
         return {key: np.array(rows) for key, rows in found.items()}
 
@@ -167,7 +167,7 @@ class Keeping:
 
         They are no longer open, and are added to `record`.
         """
-        found: list[tuple[Seen, bool]] = []
+        found: list[tuple[Seen, float]] = []
         for job, (start_s, end_s) in self._came.items():
             left = []
             for said in self._open.get(job, ()):
@@ -175,15 +175,15 @@ class Keeping:
                 if math.isnan(came_s):
                     left.append(said)
                 else:
-                    found.append((_seen(said, came_s), said.teaches))
+                    found.append((_seen(said, came_s), said.weight))
             if left:
                 self._open[job] = left
             else:
                 self._open.pop(job, None)
         self._came.clear()
         found.sort(key=lambda one: one[0].time_s)
-        for seen, teaches in found:
-            self.record.add(seen, teaches)
+        for seen, weight in found:
+            self.record.add(seen, weight)
         return [seen for seen, _ in found]
 
 

@@ -36,10 +36,18 @@ FEWEST: Final = 30
 """Minimum number of forecasts for a correction. If a size class has fewer, forecasts of other classes are
 used too.
 """
-BLENDS: Final = np.linspace(0.0, 1.0, 5)
-"""Candidate weights of the simulated futures in a forecast; list scheduling has the remaining weight."""
+BLENDS: Final = np.array([(k / 4, j / 4) for k in range(5) for j in range(5 - k)])
+"""(15, 2) candidate weights in a forecast: of the simulated futures, and of list scheduling.
+
+If they add up to less than 1, the forecast moves towards the outcomes of recent jobs of the size class.
+"""
 BLEND_TRUST: Final = 10.0
 """In the mean of the candidates `BLENDS`, each one counts exp(-BLEND_TRUST x (loss / least loss - 1))."""
+LEVEL_STEP: Final = 0.001
+"""Step per forecast with which the levels of the corrections follow the coverage.
+
+Chosen on the last training part of four traces; see docs/how-to/forecasts.md.
+"""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
 """Unit u, seconds: the logarithm of a time is ln(1 + time / u)."""
@@ -68,7 +76,7 @@ def size_words(position: int) -> str:
 class OpenForecast:
     """A forecast whose outcome is not known yet. The fields are as in `Seen`, a forecast with its outcome.
 
-    `teaches`: whether corrections are computed from this forecast.
+    `weight`: weight when corrections are computed (`teaching`); 0: not used.
     """
 
     job: str
@@ -80,7 +88,7 @@ class OpenForecast:
     last_s: float
     week: list[float]
     list_s: float
-    teaches: bool = True
+    weight: float = 1.0
 
 
 def ln_of(time_s: Any) -> Any:
@@ -91,31 +99,15 @@ def _unln(value: float) -> float:
     return math.expm1(max(value, 0.0)) * _UNIT_S
 
 
-def teaching(count: int) -> NDArray[np.int64]:
+def teaching(count: int) -> dict[int, float]:
     """Choose the forecasts of one refresh and size class that corrections use, at most `OF_ONE`.
 
-    Return their positions, evenly spread from 0 to `count` - 1.
+    Return their positions, evenly spread from 0 to `count` - 1, with their weights: the square root of the
+    number of forecasts that each one represents. As forecasts of one refresh share errors, many of them say
+    more than few, but not in proportion.
     """
-    return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
-
-
-def _levels(said_s: Floats, weights: Floats) -> Floats:
-    """Return, for each of the `QUANTILES`, the level of the quantile of past errors that corrects it, (3,).
-
-    The level for 90 % is 90 % x (G + 1) / G, and the level for 10 % is as far from 50 % (conformal prediction
-    for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). G is the effective number of refreshes (runs of
-    the forecaster).
-
-    Args:
-        said_s: (N,) time of each forecast.
-        weights: (N,) weight of each forecast.
-    """
-    refresh = np.unique(said_s, return_inverse=True)[1]
-    of_one = np.bincount(refresh, weights)
-    groups = of_one.sum() ** 2 / np.dot(of_one, of_one)
-    at = np.array(QUANTILES)
-    sides = np.sign(at - 0.5) * np.maximum(at, 1.0 - at)
-    return np.asarray(np.clip(at + sides / groups, 0.0, 1.0))
+    chosen = np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
+    return dict.fromkeys(chosen.tolist(), math.sqrt(count / max(len(chosen), 1)))
 
 
 def _quantiles(values: Floats, weights: Floats, levels: Sequence[float] = QUANTILES) -> Floats:
@@ -133,15 +125,17 @@ class Correction(NamedTuple):
     """Correction of the forecasts of a size class.
 
     Attributes:
-        share: Weight of the simulated futures, 0 to 1; list scheduling has the remaining weight.
+        of_futures: Weight of the simulated futures, 0 to 1.
+        of_list: Weight of list scheduling, 0 to 1.
         shifts: (3,) additions to the logarithms of the quantiles.
     """
 
-    share: float
+    of_futures: float
+    of_list: float
     shifts: Floats
 
 
-UNCORRECTED: Final = Correction(1.0, np.zeros(len(QUANTILES)))
+UNCORRECTED: Final = Correction(1.0, 0.0, np.zeros(len(QUANTILES)))
 
 
 @dataclass
@@ -149,26 +143,39 @@ class _OfClass:
     """Forecasts and outcomes of a size class, newest last."""
 
     known: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """One row per forecast: five logarithms, then the time of the forecast. The logarithms are of the three
+    """One row per forecast: five logarithms, then the weight of the forecast. The logarithms are of the three
     quantiles of the futures, of the time by list scheduling, and of the outcome.
     """
     came: deque[tuple[float, float]] = field(default_factory=deque)  # (time of the outcome, outcome)
     last_s: float = math.nan
+    levels: list[float] = field(default_factory=lambda: list(QUANTILES))
+
+    def follow(self, seen: Seen) -> None:
+        """Adapt the levels of the 10 % and the 90 % quantile to the outcome of a forecast.
+
+        Adaptive conformal inference (Gibbs, Candes, NeurIPS 2021), once for each of the two quantiles: if
+        more outcomes than 10 % are beyond a quantile, its level moves away from the median, else towards it.
+        """
+        low, median, high = self.levels
+        low += LEVEL_STEP * (QUANTILES[0] - (seen.seen_s < seen.low_s))
+        high += LEVEL_STEP * (QUANTILES[2] - (seen.seen_s <= seen.high_s))
+        self.levels = [min(max(low, 0.0), median), median, max(min(high, 1.0), median)]
 
 
 class Record:
     """The outcomes of a forecaster's earlier forecasts, and the corrections computed from them.
 
-    A forecast is a weighted mean of two logarithms: of the quantile of the simulated futures, and of the time
-    by list scheduling. The weight of the futures is a mean of the candidates in `BLENDS`. Each candidate is
-    weighted by its pinball loss for recent forecasts of the size class (exponential weights, Vovk 1990). Each
-    quantile has its own conformal correction. For example, the 10 % quantile is shifted by the 10 % quantile
-    of the differences ln(outcome) - ln(forecast).
+    A forecast is a weighted sum of two logarithms: of the quantile of the simulated futures, and of the time
+    by list scheduling. The two weights are a mean of the candidates in `BLENDS`. Each candidate is weighted
+    by its pinball loss for recent forecasts of the size class (exponential weights, Vovk 1990). Each quantile
+    has its own conformal correction. For example, the 10 % quantile is shifted by the 10 % quantile of the
+    differences ln(outcome) - ln(forecast). The levels (10 %, 90 %) are adapted to the coverage
+    (`_OfClass.follow`).
     """
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], _OfClass] = {}
-        self._shares: dict[tuple[str, int], float] = {}
+        self._weights: dict[tuple[str, int], Floats] = {}
         self.seen: deque[Seen] = deque()
 
     def recall(self, seen: Iterable[Seen]) -> None:
@@ -177,21 +184,25 @@ class Record:
         groups: dict[tuple[str, int, float], list[int]] = {}
         for at, one in enumerate(some):
             groups.setdefault((one.what, size_class(one.num_gpus), one.said_s), []).append(at)
-        teach = {group[pick] for group in groups.values() for pick in teaching(len(group)).tolist()}
+        weights = dict.fromkeys(range(len(some)), 0.0)
+        for group in groups.values():
+            weights |= {group[pick]: weight for pick, weight in teaching(len(group)).items()}
         for at, one in enumerate(some):
-            self.add(one, at in teach)
+            self.add(one, weights[at])
 
-    def add(self, seen: Seen, teaches: bool = True) -> None:
+    def add(self, seen: Seen, weight: float = 1.0) -> None:
         """Add the outcome of a forecast.
 
-        The scores and the simple `RULES` use every outcome; corrections only if `teaches` is True.
+        The scores, the levels and the simple `RULES` use every outcome; the shifts and weights of
+        corrections only if `weight` (`OpenForecast`) is above 0.
         """
         mine = self._class(seen.what, seen.num_gpus)
-        if teaches:
+        if weight > 0.0:
             list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
             logs = (float(ln_of(time_s)) for time_s in (*seen.raw, list_s, seen.seen_s))
-            mine.known.append((*logs, seen.said_s))
-            self._shares.pop((seen.what, size_class(seen.num_gpus)), None)
+            mine.known.append((*logs, weight))
+            self._weights.pop((seen.what, size_class(seen.num_gpus)), None)
+        mine.follow(seen)
         mine.last_s = seen.seen_s
         mine.came.append((seen.time_s, seen.seen_s))
         self.seen.append(seen)
@@ -211,35 +222,34 @@ class Record:
                 `_OfClass.known`, with the forecast's age instead of the outcome. For the quantiles that its
                 age exceeds, a forecast counts as if the start or end happened now; for others, not at all.
         """
-        own = self._class(what, num_gpus).known
-        known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
+        mine = self._class(what, num_gpus)
+        own = mine.known
+        known = np.array(own, np.float64).reshape(-1, _LOGS + 1)
         if len(own) < FEWEST:
             others = [
                 one
                 for (of, _), some in self._of.items()
-                if of == what and some.known is not own
+                if of == what and some is not mine
                 for one in some.known
             ]
             if len(own) + len(others) < FEWEST:
                 return UNCORRECTED
-            known = np.concatenate([known, np.array(others, np.float64).reshape(-1, _LOGS + 1)])
-            some_weight = (FEWEST - len(own)) / max(len(others), 1)
-            weights = np.concatenate([weights, np.full(len(others), some_weight)])
-        logs, said_s = known[:, :_LOGS], known[:, _LOGS]
+            more = np.array(others, np.float64).reshape(-1, _LOGS + 1)
+            known = np.concatenate([known, more])
+            mean_weight = known[: len(own), _LOGS].mean() if own else 1.0
+            known[len(own) :, _LOGS] *= (FEWEST - len(own)) * mean_weight / more[:, _LOGS].sum()
         key = what, size_class(num_gpus)
-        share = self._shares.get(key)
-        if share is None:
-            share = _share_of(logs, weights)
+        weights = self._weights.get(key)
+        if weights is None:
+            weights = _weights_of(known)
             if len(own) >= FEWEST:
-                self._shares[key] = share
-        off = logs[:, -1:] - _blended(logs, share)
-        counts = np.tile(weights[:, None], len(QUANTILES))
+                self._weights[key] = weights
+        off, counts = known[:, _LOGS - 1 : _LOGS] - _blended(known, weights), _three(known[:, _LOGS])
         if late is not None:
-            over = late[:, _LOGS - 1 : _LOGS] - _blended(late[:, :_LOGS], share)
-            off, counts = np.concatenate([off, over]), np.concatenate([counts, over > 0.0])
-            said_s = np.concatenate([said_s, late[:, _LOGS]])
-            weights = np.concatenate([weights, np.ones(len(late))])
-        return Correction(share, _quantiles(off, counts, _levels(said_s, weights).tolist()))
+            over = late[:, _LOGS - 1 : _LOGS] - _blended(late, weights)
+            off = np.concatenate([off, over])
+            counts = np.concatenate([counts, _three(late[:, _LOGS]) * (over > 0.0)])
+        return Correction(*weights.tolist(), _quantiles(off, counts, mine.levels))
 
     @staticmethod
     def corrected(
@@ -247,14 +257,14 @@ class Record:
     ) -> tuple[float, ...]:
         """Return the corrected quantiles of a forecast: seconds from now, ascending, each at least `least_s`.
 
-        Each is a weighted mean of a quantile in `raw` (simulated futures) and of `list_s` (list scheduling),
-        plus a shift. Mean and shift apply to the logarithms. Inputs are limited to the horizon. A result at
+        Each is a weighted sum of a quantile in `raw` (simulated futures) and of `list_s` (list scheduling),
+        plus a shift. Sum and shift apply to the logarithms. Inputs are limited to the horizon. A result at
         the horizon becomes infinite.
         """
         made, floor = [], least_s
-        listed = (1.0 - by.share) * float(ln_of(list_s)) if by.share < 1.0 else 0.0
+        listed = by.of_list * float(ln_of(list_s)) if by.of_list > 0.0 else 0.0
         for value, shift in zip(raw, by.shifts.tolist(), strict=True):
-            floor = max(floor, _unln(by.share * float(ln_of(value)) + listed + shift))
+            floor = max(floor, _unln(by.of_futures * float(ln_of(value)) + listed + shift))
             made.append(floor if floor < _END_S else math.inf)
         return tuple(made)
 
@@ -272,36 +282,43 @@ class Record:
 _LOGS: Final = len(QUANTILES) + 2
 
 
-def _blended(logs: Floats, share: float | Floats) -> Floats:
+def _blended(known: Floats, weights: Floats) -> Floats:
     """Return the logarithms of N forecasts before the correction, (N, 3): one per quantile.
 
-    Each is the weighted mean of ln(quantile of the futures) and ln(time by list scheduling).
+    Each is the weighted sum of ln(quantile of the futures) and ln(time by list scheduling).
 
     Args:
-        logs: (N, 5) the five logarithms of each forecast, as in `_OfClass.known`.
-        share: Weight of the futures.
+        known: (N, 6) rows as in `_OfClass.known`.
+        weights: (2,) weights of the futures and of list scheduling.
     """
-    return np.asarray(share * logs[:, : len(QUANTILES)] + (1.0 - share) * logs[:, len(QUANTILES) : -1])
+    futures, listed = known[:, : len(QUANTILES)], known[:, len(QUANTILES) : len(QUANTILES) + 1]
+    return np.asarray(weights[0] * futures + weights[1] * listed)
 
 
-def _share_of(known: Floats, weights: Floats) -> float:
-    """Return the weight of the simulated futures in a forecast.
+def _three(values: Floats) -> Floats:
+    """Return (N,) values as an (N, 3) array: the same value for each of the `QUANTILES`."""
+    return np.tile(values[:, None], len(QUANTILES))
+
+
+def _weights_of(known: Floats) -> Floats:
+    """Return the weights of the simulated futures and of list scheduling in a forecast, (2,).
 
     The result is the mean of the candidates `BLENDS`; a candidate with lower loss on the forecasts `known`
     counts more (`BLEND_TRUST`).
     """
-    truth_s = np.expm1(known[:, -1]) * _UNIT_S
-    losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
-    for place, share in enumerate(BLENDS.tolist()):
-        said = _blended(known, share)
-        said = said + _quantiles(known[:, -1:] - said, counts)
+    truth = known[:, _LOGS - 1 : _LOGS]
+    truth_s = np.expm1(truth[:, 0]) * _UNIT_S
+    losses, counts = np.empty(len(BLENDS)), _three(known[:, _LOGS])
+    for place, weights in enumerate(BLENDS):
+        said = _blended(known, weights)
+        said = said + _quantiles(truth - said, counts)
         said_s = np.minimum(np.expm1(np.maximum(said, 0.0)) * _UNIT_S, HORIZON_S)
-        losses[place] = np.dot(weights, _pinball_s(said_s, truth_s))
+        losses[place] = np.dot(known[:, _LOGS], _pinball_s(said_s, truth_s))
     least = float(losses.min())
     if least <= 0.0:
-        return float(BLENDS[losses == least].mean())
+        return np.asarray(BLENDS[losses == least].mean(axis=0))
     trust = np.exp(-BLEND_TRUST * (losses / least - 1.0))
-    return float(np.dot(trust, BLENDS) / trust.sum())
+    return np.asarray(trust @ BLENDS / trust.sum())
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
