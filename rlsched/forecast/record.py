@@ -249,7 +249,8 @@ class Record:
             over = late[:, _LOGS - 1 : _LOGS] - _blended(late, weights)
             off = np.concatenate([off, over])
             counts = np.concatenate([counts, _three(late[:, _LOGS]) * (over > 0.0)])
-        return Correction(*weights.tolist(), _quantiles(off, counts, mine.levels))
+        shifts = _quantiles(off, counts, _widened(mine.levels, counts))
+        return Correction(float(weights[0]), float(weights[1]), shifts)
 
     @staticmethod
     def corrected(
@@ -293,6 +294,19 @@ def _blended(known: Floats, weights: Floats) -> Floats:
     """
     futures, listed = known[:, : len(QUANTILES)], known[:, len(QUANTILES) : len(QUANTILES) + 1]
     return np.asarray(weights[0] * futures + weights[1] * listed)
+
+
+def _widened(levels: Sequence[float], weights: Floats) -> list[float]:
+    """Return the (3,) levels at which the quantiles of N past errors hold for the next error.
+
+    The 90 % level becomes 90 % x (n + 1) / n (split conformal prediction), and the 10 % level moves as far. n
+    is the effective number of the errors, from their (N, 3) weights.
+    """
+    count = weights.sum(axis=0) ** 2 / (weights**2).sum(axis=0)
+    at = np.array(QUANTILES)
+    sides = np.sign(at - 0.5) * np.maximum(at, 1.0 - at)
+    widened: list[float] = np.clip(np.array(levels) + sides / count, 0.0, 1.0).tolist()
+    return widened
 
 
 def _three(values: Floats) -> Floats:

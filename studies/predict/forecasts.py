@@ -70,8 +70,8 @@ def forecasts_of(
             )
         known = row
         outcome = engine.arrays.progress.outcome
-        for k in keeping.open_jobs():
-            keeping.saw(k, outcome.start_s[int(k)], outcome.end_s[int(k)])
+        for job in keeping.open_jobs():
+            keeping.saw(job, outcome.start_s[int(job)], outcome.end_s[int(job)])
         for k in past.unfinished():
             if not math.isnan(outcome.end_s[k]):
                 past.ran(k, float(outcome.end_s[k] - outcome.start_s[k]))

@@ -52,7 +52,8 @@ def run(folder: Path, minutes: float, load: float, policy: str, seed: int) -> tu
     running = [broker]
     try:
         assert broker.stdout is not None
-        address = broker.stdout.readline().decode().split()[4]
+        ready = next(line for line in iter(broker.stdout.readline, b"") if b" ready at " in line)
+        address = ready.decode().partition(" ready at ")[2].split()[0]
         for number in range(NODES):
             place = ["--broker", address, "--keys", str(keys), "--dir", str(folder / f"n{number}")]
             own = ["--name", f"n{number}", "--gpus", str(GPUS), "--simulated", "--allow-root"]
