@@ -38,6 +38,8 @@ MOST_EARLIER: Final = 2
 MOST_TEXT: Final = 200
 """Maximum length of a text in a request, characters."""
 
+MOST_NUMBER: Final = 1e11
+"""Maximum absolute value of a number in a request, such as a time in seconds: 3,000 years."""
 MOST_HOURS: Final = 24.0 * 366
 ASKS: Final = "X-Rlsched-Replay"
 """Header that a request to start or stop a replay must have. Pages of other web sites cannot send it."""
@@ -63,20 +65,23 @@ class RequestQuery:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return a parameter that is a finite number, or `default` if the parameter is missing.
+        """Return a parameter that is a number, or `default` if the parameter is missing.
 
         Raises:
-            InputError: the parameter is missing and has no default, or is not a finite number.
+            InputError: the parameter is missing and has no default, is not a number, or is above
+                `MOST_NUMBER`.
         """
         value = self._values.get(name)
         if value is None and default is not None:
             return default
         try:
             found = float(value or "")
-            if not math.isfinite(found):
-                raise ValueError("not finite")
+            if not abs(found) <= MOST_NUMBER:
+                raise ValueError("too large, or not a number")
         except ValueError as error:
-            raise InputError(f"{name}: expected a number, got {(value or '')[:40]!r}") from error
+            raise InputError(
+                f"{name}: expected a number up to {MOST_NUMBER:g}, got {(value or '')[:40]!r}"
+            ) from error
         return found
 
     def whole(self, name: str) -> int:

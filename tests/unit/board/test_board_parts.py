@@ -85,3 +85,18 @@ def test_answers_have_null_for_unknown_numbers(folder: Path) -> None:
     assert (found["job"], found["predicted_s"], found["end_s"]) == ("j1999", None, None)
     overview = Client(apps["/overview"]).get("/overview", query_string={"run": "run"})
     assert json.loads(overview.data, parse_constant=pytest.fail)["bars"]["job"] == []
+
+
+@pytest.mark.parametrize("path", ["/moment?at=", "/overview?from=0&to=", "/overview?to=9&from="])
+@pytest.mark.parametrize("huge", ["1e300", "-1e18", "nan", "inf"])
+def test_huge_times_are_refused_in_a_store_of_wall_clock_times(tmp_path: Path, path: str, huge: str) -> None:
+    kept = DecisionStore(tmp_path / "run", StoreInfo(time="unix", of="a test"))
+    kept.add_decisions([record(0)])
+    kept.flush()
+    apps = plugin.DecisionsPlugin(base_plugin.TBContext(logdir=str(tmp_path))).get_plugin_apps()
+    client = Client(apps[path.partition("?")[0]])
+    answer = client.get(f"{path}{huge}&run=run")
+    assert answer.status_code == 400
+    assert "expected a number up to 1e+11" in json.loads(answer.data)["error"]
+    for furthest in ("1e11", "-1e11"):
+        assert client.get(f"{path}{furthest}&run=run").status_code == 200
