@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
 
@@ -14,7 +15,8 @@ def serve(logdir: str | Path, *, host: str = "localhost", port: int = 6006) -> N
     """Show `logdir` in TensorBoard until Ctrl-C, and print the address.
 
     Raises:
-        InputError: there is no such folder, the port is in use, or tensorboard is not installed.
+        InputError: there is no such folder, the host is unknown, the port is in use, or tensorboard is not
+            installed.
     """
     if not Path(logdir).is_dir():
         raise InputError(f"{logdir}: expected a folder with stores of decisions or event files, found none")
@@ -24,6 +26,10 @@ def serve(logdir: str | Path, *, host: str = "localhost", port: int = 6006) -> N
         raise InputError(
             "`rlsched board` needs tensorboard, which is not installed; install rlsched[board]"
         ) from error
+    try:
+        socket.getaddrinfo(host, port)
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"--host {host!r}: expected an address of this machine ({error})") from error
     tensorboard = program.TensorBoard()
     tensorboard.configure(
         argv=[None, "--logdir", str(logdir), "--host", host, "--port", str(port), "--reload_interval", "5"]

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", required=False, metavar="DIR")
-@shown("--port", default=6006, help="Port to serve on; 0 selects a free port.")
+@shown(
+    "--port", type=click.IntRange(0, 65_535), default=6006, help="Port to serve on; 0 selects a free port."
+)
 @shown("--host", default="localhost", help="Address to serve on.")
 @click.option(
     "--summary", is_flag=True, help="Print a summary of the curves instead of starting TensorBoard."

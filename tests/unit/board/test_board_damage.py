@@ -92,3 +92,17 @@ def test_unreadable_event_file_is_one_line(tmp_path: Path) -> None:
     ) as found:
         read_runs(tmp_path)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--port", "-1"], "-1 is not in the range"),
+        (["--port", "65536"], "65536 is not in the range"),
+        (["--host", "no such host"], "--host 'no such host': expected an address of this machine"),
+    ],
+)
+def test_address_that_cannot_be_served_is_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+    result = CliRunner().invoke(board, [str(tmp_path), *options])
+    assert result.exit_code != 0
+    assert said in result.output + str(result.exception)
