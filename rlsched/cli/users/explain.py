@@ -22,6 +22,8 @@ DEFAULT_HOURS: Final = 24.0
 """Default of `--hours`: time after a decision that `--instead` simulates, hours. Most jobs that wait at the
 decision start within this time.
 """
+MOST_TRACE_S: Final = 1e11
+"""Maximum absolute value of a time of `--at` in a trace, seconds: 3,000 years."""
 
 
 @click.command()
@@ -88,15 +90,39 @@ def explain(
       rlsched explain 123 --instead rule
       rlsched explain --decision 1000 --instead 2 --hours 48 --run runs/records/tuned
     """
+    from rlsched.errors import InputError
+
+    for name, value in (("--hours", hours), ("--within", within_s)):
+        if math.isnan(value):
+            raise InputError(f"{name}: expected a number above 0, got nan")
+    if instead is not None and decision is None and job is None:
+        raise InputError("--instead: use it together with --decision N or JOB, to name the decision")
+    if job is None and at is None and decision is None:
+        raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
+    try:
+        _explain(job, run, at, decision, instead, hours, within_s, as_json)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"the store of decisions cannot be read: {error}") from error
+
+
+def _explain(
+    job: str | None,
+    run: Path | None,
+    at: str | None,
+    decision: int | None,
+    instead: str | None,
+    hours: float,
+    within_s: float,
+    as_json: bool,
+) -> None:
+    """Print the explanation of a job, a decision or a time; the arguments are those of `explain`."""
     from rlsched.decisions import story, story_lines
     from rlsched.decisions.reading import part_has
     from rlsched.errors import InputError
     from rlsched.terminal.visible import visible
 
-    if instead is not None and decision is None and job is None:
-        raise InputError("--instead: use it together with --decision N or JOB, to name the decision")
-    if job is None and at is None and decision is None:
-        raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
     folder = _store(run)
     at_s = None if at is None else _when(folder, at)
 
@@ -191,6 +217,8 @@ def _part_that(folder: Path, has: Callable[[Part], bool]) -> StoreReader:
     part = found[0] if len(found) == 1 else next((one for one in found if has(one)), found[0])
     reader = StoreReader(folder, part)
     reader.refresh()
+    for name in reader.cut_short():
+        click.echo(f"{folder / name}: its end is incomplete or damaged; later rows are not shown", err=True)
     return reader
 
 
@@ -237,12 +265,13 @@ def _when(folder: Path, text: str) -> float:
 
     if read_info(folder).time == "trace":
         try:
-            return float(text)
+            seconds = float(text)
+            if abs(seconds) <= MOST_TRACE_S:
+                return seconds
         except ValueError:
-            raise InputError(
-                f"--at {text!r}: expected a number: times in this store are seconds of a trace"
-            ) from None
-    now_s = time.time()
+            pass
+        raise InputError(f"--at {text!r}: expected a number: times in this store are seconds of a trace")
+    now_s, given = time.time(), text
     if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
         text = (
             f"{time.strftime('%F', time.localtime(now_s))}T{text.zfill(len(text) + (text.index(':') == 1))}"
@@ -250,4 +279,4 @@ def _when(folder: Path, text: str) -> float:
     try:
         return unix_s("--at", text, now_s)
     except InputError as error:
-        raise InputError(f"--at {text!r}: expected 14:02, 2026-11-01T14:02, or an age such as 2h") from error
+        raise InputError(f"--at {given!r}: expected 14:02, 2026-11-01T14:02, or an age such as 2h") from error
