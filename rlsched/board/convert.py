@@ -72,7 +72,7 @@ def _course(timeline: StoredTimeline) -> Iterator[tuple[float, dict[str, float]]
             for tag, name in zip(CLUSTER_TAGS[:3], CLASS_NAMES, strict=True)
         }
         gpus = float(levels["gpus"][k])
-        values["cluster/busy_frac"] = float(levels["busy_gpus"][k]) / gpus if gpus else 0.0
+        values["cluster/busy_frac"] = min(float(levels["busy_gpus"][k]) / gpus, 1.0) if gpus else 0.0
         if np.any(bins == k):
             values["cluster/wait_mean_s"] = float(waits[bins == k].mean())
         if power is not None and levels["busy_gpus"][k] - power["measured_gpus"][k] <= 0.01:

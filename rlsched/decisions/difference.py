@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rlsched.decisions.stored_timeline import StoredTimeline
+from rlsched.decisions.story_lines import LEAST_S
 from rlsched.decisions.timeline import JobSeen, Timeline
 
 MOST_JOBS: Final = 10
@@ -19,7 +20,8 @@ def difference(
 
     Only jobs that wait or run between `from_s` and `to_s` are compared. Waiting time is time in the queue
     between these times. The mean job completion times are of jobs that end by `to_s` in both schedules.
-    In the result, `less` lists jobs that wait less in `other`, and `more` lists jobs that wait longer.
+    In the result, `less` lists jobs that wait less in `other`, and `more` lists jobs that wait longer, each
+    by at least `LEAST_S`.
 
     Args:
         was: The actual schedule.
@@ -38,8 +40,8 @@ def difference(
         (job, twin) for job, twin, mine, theirs in ends if mine and theirs and not math.isnan(job.submit_s)
     ]
     by_gain = sorted(rows, key=lambda row: float(row["change_s"]))
-    less = [row for row in by_gain if row["change_s"] < 0.0]
-    more = [row for row in reversed(by_gain) if row["change_s"] > 0.0]
+    less = [row for row in by_gain if row["change_s"] <= -LEAST_S]
+    more = [row for row in reversed(by_gain) if row["change_s"] >= LEAST_S]
     return {
         "from_s": from_s,
         "to_s": to_s,

@@ -172,6 +172,11 @@ class StoreReader:
         batch = self._batches[number].batch
         return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
 
+    def values(self, name: str, rows: list[int]) -> list[Any]:
+        """Return the values of some rows in one column."""
+        places = (self._at(row) for row in rows)
+        return [self._batches[number].batch.column(name)[at].as_py() for number, at in places]
+
     def row_of(self, number: int) -> int | None:
         """Return the row of the decision with this number; None if there is no such decision.
 

@@ -14,7 +14,7 @@ from rlsched.decisions import decision_text
 from rlsched.decisions.candidates import candidates, numbers_of_plans
 from rlsched.decisions.past_queue import queue_at, rows_around
 from rlsched.decisions.reading import StoreReader
-from rlsched.decisions.timeline import AttemptSeen, JobSeen
+from rlsched.decisions.timeline import AttemptSeen, JobSeen, class_name
 from rlsched.errors import InputError
 from rlsched.wire.states import QUEUED, RUNNING
 
@@ -68,7 +68,7 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
         "prices": dict(decision_text.prices_in_words(record)),
         "price_change": _price_change(reader, row, record),
         "plans_failed": record.plans_failed,
-        "met": _met(reader, record.now_s),
+        "met": _met(reader, row),
         "digest": record.state_digest,
     }
 
@@ -100,7 +100,7 @@ def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict
                 "row": first,
                 "number": int(reader.numbers[first]),
                 "when": when(reader, at_s),
-                "met": _met(reader, at_s),
+                "met": _met(reader, first),
                 "before": dict(decision_text.prices_in_words(other)),
             }
         first = before
@@ -137,10 +137,45 @@ def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
-    """Return counts of the cluster just before a time: waiting jobs by size class, busy GPUs, all GPUs."""
-    before = np.array([np.nextafter(at_s, -math.inf)])
-    return {name: float(level[0]) for name, level in reader.timeline.curves(before).items()}
+def _levels(reader: StoreReader, at_s: float) -> dict[str, float]:
+    """Return counts of the cluster after a time's events: waiting jobs by size class, busy and all GPUs."""
+    return _capped({name: float(n[0]) for name, n in reader.timeline.curves(np.array([at_s])).items()})
+
+
+def _capped(levels: dict[str, float]) -> dict[str, float]:
+    """Return counts that are at least 0, and at most all GPUs busy.
+
+    The share of an attempt in a store of a replay is a mean over its run time. The shares of jobs that have
+    been on a GPU together for a part of their run times can therefore add up to more than the GPU.
+    """
+    found = {name: max(level, 0.0) for name, level in levels.items()}
+    if found["gpus"] > 0.0:
+        found["busy_gpus"] = min(found["busy_gpus"], found["gpus"])
+    return found
+
+
+def _met(reader: StoreReader, row: int) -> dict[str, float]:
+    """Return the counts of `_levels` that a decision met.
+
+    A decision usually follows a submission or an end at the same instant, so these events are included. The
+    effects of this decision and of later decisions of the same instant are not.
+    """
+    at_s, table = float(reader.times_s[row]), reader.timeline.table
+    found = {name: float(n[0]) for name, n in reader.timeline.curves(np.array([at_s])).items()}
+    rows = (row + np.flatnonzero(reader.times_s[row:] == at_s)).tolist()
+    acts = list(zip(reader.values("kind", rows), reader.values("job", rows), strict=True))
+    for kind, sign, there in (
+        ("start", 1.0, table.start_s == at_s),
+        ("preempt", -1.0, (table.end_s == at_s) & (table.start_s < at_s)),
+    ):
+        jobs = {job for one, job in acts if one == kind}
+        attempts = np.flatnonzero(there) if jobs else np.zeros(0, np.int64)
+        about = reader.timeline.about(table.job[attempts]) if len(attempts) else []
+        for job, held in zip(about, table.held[attempts].tolist(), strict=True):
+            if job["job"] in jobs:
+                found[f"waiting {class_name(job['num_gpus'])}"] += sign
+                found["busy_gpus"] -= sign * held
+    return _capped(found)
 
 
 def job_of(reader: StoreReader, job: str) -> JobSeen:
@@ -246,6 +281,7 @@ def _attempt(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any]:
         "state": seen.state or RUNNING,
         "reason": seen.reason,
         "run_s": run_s,
+        "seen_until": when(reader, reader.timeline.last_s),
         "speed_frac": _finite(seen.speed_frac),
         "predicted_speed_frac": _finite(seen.predicted_speed_frac),
         "energy_kwh": _finite(seen.energy_j / J_PER_KWH),
@@ -351,9 +387,22 @@ def moment(reader: StoreReader, at_s: float) -> dict[str, Any]:
             for job, partition in waiting[:MOST_QUEUED]
         ],
         "num_running": reader.timeline.num_running_at(at_s),
-        "met": _met(reader, at_s),
+        "met": _levels(reader, at_s),
+        "outside": _outside(reader, at_s),
         "decision": None if row is None else decision(reader, row),
     }
+
+
+def _outside(reader: StoreReader, at_s: float) -> str:
+    """Return a text that a time is before the first or after the last record; "": it is between them."""
+    timeline = reader.timeline
+    if not math.isfinite(timeline.first_s):
+        return "no records yet"
+    if at_s < timeline.first_s:
+        return f"the first record here is later, of {when(reader, timeline.first_s)}"
+    if at_s > timeline.last_s:
+        return f"the last record here is earlier, of {when(reader, timeline.last_s)}"
+    return ""
 
 
 def _finite(value: float) -> float | None:

@@ -52,7 +52,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
     seen += (
         f" after {span(attempt['run_s'])}"
         if attempt["end_s"] is not None
-        else f" for {span(attempt['run_s'])}"
+        else f" for {span(attempt['run_s'])} until the last record, of {attempt['seen_until']}"
     )
     if predicted_s and attempt["state"] == COMPLETED:
         seen += f", {attempt['run_s'] / predicted_s:.2f} times the prediction"
@@ -131,6 +131,8 @@ def _numbered(plan: dict[str, Any]) -> str:
 def moment_lines(moment: dict[str, Any]) -> list[str]:
     """Return the state at a time (from `story.moment`) as lines of text: the queue and the last decision."""
     found = [f"at {moment['when']}: {moment['num_waiting']} jobs waited, {moment['num_running']} ran"]
+    if moment["outside"]:
+        found[0] += f"; {moment['outside']}"
     if moment["waiting"]:
         found.append(f"the queue, {_order(moment)}:")
     for job in moment["waiting"][:MOST_LISTED]:

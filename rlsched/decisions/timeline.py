@@ -28,6 +28,11 @@ NODE_COLUMNS: Final = ("time_s", "node", "num_gpus", "gpu_type", "state", "reaso
 """The fields of `NodeChange` that a timeline uses."""
 
 
+def class_name(num_gpus: float) -> str:
+    """Return the name of the size class of jobs with this number of GPUs."""
+    return next(name for most, name in zip(SIZE_CLASSES, CLASS_NAMES, strict=True) if num_gpus <= most)
+
+
 @dataclass(slots=True)
 class AttemptSeen:
     """One attempt to run a job.

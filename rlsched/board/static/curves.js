@@ -37,7 +37,7 @@ export class Curves {
 
   gpus() {
     const {curves, at_s} = this.chart.data, most = Math.max(1, ...curves.gpus);
-    this.area(at_s.map(() => 0), curves.busy_gpus, most, "c1");
+    this.area(at_s.map(() => 0), curves.busy_gpus.map((one, k) => Math.min(one, curves.gpus[k])), most, "c1");
     this.name("GPUs in use", String(Math.round(most)));
   }
 
@@ -114,7 +114,8 @@ export class Curves {
     }
     const here = Math.min(Math.max(at_s.findLastIndex((one) => one <= at), 0), at_s.length - 1);
     const waiting = QUEUE.reduce((sum, name) => sum + curves[name][here], 0);
-    const lines = [`${waiting} jobs wait, ${Number(curves.busy_gpus[here].toFixed(1))} of ${curves.gpus[here]} GPUs in use`];
+    const busy = Math.min(curves.busy_gpus[here], curves.gpus[here]);
+    const lines = [`${waiting} jobs wait, ${Number(busy.toFixed(1))} of ${curves.gpus[here]} GPUs in use`];
     if (power) {
       const measured = power.measured_gpus[here], all = curves.busy_gpus[here] - measured <= 0.01;
       if (measured > 0 || all) lines.push(`jobs draw ${watts(power.power_w[here])}${all ? "" : `, as far as known: for ${Number(measured.toFixed(1))} GPUs`}`);
