@@ -15,11 +15,13 @@ from rlsched.decisions.decision_text import done
 from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.stored_timeline import Floats
 from rlsched.decisions.story import decision, when
+from rlsched.errors import InputError
 
 MOST_JOBS: Final = 10
 MOST_PARTINGS: Final = 20
 """Number of partings on a page."""
 MOST_ACTS: Final = 5
+_UNKNOWN: Final = (math.nan, math.nan)
 Act = tuple[int, float, str, str]
 """A start or a preemption: (row of the decision in the store, time in seconds, kind of action, job)."""
 
@@ -30,8 +32,18 @@ def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
     The waiting time of a job is its first start minus its submission. In the result, `less` lists jobs that
     wait less in run `reader` than in run `other`, and `more` lists jobs that wait longer. The job with the
     largest difference is first.
+
+    Raises:
+        InputError: the runs have different jobs: of the jobs that started in both, at least half have other
+            submission times, or no job started in both.
     """
     names, waited_s, other_waited_s = _waits(reader, other)
+    started, other_started = _started(reader), _started(other)
+    if started and other_started and len(names) <= len(started & other_started) / 2:
+        raise InputError(
+            f"expected two runs of the same jobs: {len(names):,} of the {len(started):,} jobs started in "
+            f"{reader.folder} have the same ID and submission time in {other.folder}; choose another run"
+        )
     change_s = waited_s - other_waited_s
     order = np.argsort(change_s, kind="stable").tolist()
     return {
@@ -46,14 +58,23 @@ def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
 
 
 def _waits(reader: StoreReader, other: StoreReader) -> tuple[list[str], Floats, Floats]:
-    """Return the jobs with known waiting times in both runs, and these times in each run, seconds."""
-    names, *mine = reader.timeline.first_starts()
-    their_names, *theirs = other.timeline.first_starts()
-    of_theirs = dict(zip(their_names, (theirs[1] - theirs[0]).tolist(), strict=True))
-    waited_s = mine[1] - mine[0]
-    other_waited_s = np.array([of_theirs.get(name, math.nan) for name in names])
-    known = np.flatnonzero(np.isfinite(waited_s) & np.isfinite(other_waited_s))
+    """Return the jobs with known waiting times in both runs, and these times in each run, seconds.
+
+    Jobs are the same if their job IDs and submission times are equal.
+    """
+    names, submit_s, start_s = reader.timeline.first_starts()
+    their_names, *their_times_s = other.timeline.first_starts()
+    of_theirs = dict(zip(their_names, np.column_stack(their_times_s).tolist(), strict=True))
+    theirs = np.array([of_theirs.get(name, _UNKNOWN) for name in names]).reshape(-1, 2)
+    waited_s, other_waited_s = start_s - submit_s, theirs[:, 1] - theirs[:, 0]
+    known = np.flatnonzero((submit_s == theirs[:, 0]) & np.isfinite(waited_s) & np.isfinite(other_waited_s))
     return [names[k] for k in known.tolist()], waited_s[known], other_waited_s[known]
+
+
+def _started(reader: StoreReader) -> set[str]:
+    """Return the jobs that have started."""
+    names, _, start_s = reader.timeline.first_starts()
+    return {names[k] for k in np.flatnonzero(np.isfinite(start_s)).tolist()}
 
 
 def _row(reader: StoreReader, other: StoreReader, name: str) -> dict[str, Any]:

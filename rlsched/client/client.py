@@ -497,6 +497,7 @@ class Client:
         Raises:
             InputError: the broker makes no forecasts, has no forecast now, or the job can never run.
         """
+        self.stats()  # a forecast can take a minute; a broker that does not answer at all is noticed earlier
         asked = messages.DryRun(
             num_gpus=num_gpus,
             num_cpus=num_cpus,

@@ -15,6 +15,7 @@ import rlsched as rs
 from rlsched.board.comparing import MOST_ACTS, MOST_PARTINGS, Partings, compare
 from rlsched.board.plugin import DecisionsPlugin
 from rlsched.decisions.reading import StoreReader
+from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.whatif.instead import instead
 
@@ -98,6 +99,19 @@ def test_replay_with_the_choice_of_the_other_run_does_what_it_did(
             break
     assert tried
     assert len(other)
+
+
+def test_runs_of_other_jobs_are_not_compared(
+    readers: tuple[StoreReader, StoreReader], tmp_path: Path
+) -> None:
+    """Their jobs have the same job IDs, and other submission times."""
+    trace, spec = synthesize("helios", jobs=150, load=1.0, gpus=16, seed=3)
+    rs.simulate(trace, spec, "fifo", records=tmp_path)
+    other = StoreReader(tmp_path / "fifo")
+    other.refresh()
+    with pytest.raises(InputError, match="expected two runs of the same jobs: 1 of the 150 jobs"):
+        compare(readers[0], other)
+    assert compare(*readers)["jobs"] == 150
 
 
 def test_page_asks_for_partings(folder: Path, readers: tuple[StoreReader, StoreReader]) -> None:
