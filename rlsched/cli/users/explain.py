@@ -218,7 +218,9 @@ def _part_that(folder: Path, has: Callable[[Part], bool]) -> StoreReader:
     reader = StoreReader(folder, part)
     reader.refresh()
     for name in reader.cut_short():
-        click.echo(f"{folder / name}: its end is incomplete or damaged; later rows are not shown", err=True)
+        click.echo(
+            f"{folder / name}: its last rows are incomplete (a write in progress, or damage)", err=True
+        )
     return reader
 
 

@@ -139,7 +139,7 @@ def test_unreadable_store_is_one_line_and_a_damaged_end_is_named(tmp_path: Path)
     file.write_bytes(file.read_bytes()[:-20])
     told = CliRunner().invoke(explain, ["1", "--run", str(tmp_path)], catch_exceptions=False)
     assert told.exit_code == 0
-    assert f"{file}: its end is incomplete or damaged" in told.stderr
+    assert f"{file}: its last rows are incomplete" in told.stderr
     file.unlink()
     file.mkdir()
     with pytest.raises(InputError, match="the store of decisions cannot be read"):
