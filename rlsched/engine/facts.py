@@ -63,6 +63,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
         gpus: Indices of the job's GPUs on each of `nodes`, empty if Slurm does not report them.
         is_commented: Whether the AdminComment has content that rlsched did not write.
         gpus_asked: Total number of GPUs that the job requests, of any type.
+        may_requeue: Whether Slurm can requeue the job: a batch job without `--no-requeue`.
         nice: Nice value, as in `scontrol show job`.
         submit_s: Time of the submission, or requeue, Unix seconds.
         end_reason: One of `END_REASONS`, if the job has ended.
@@ -243,7 +244,8 @@ def _jobs(one: dict[str, Any]) -> Iterator[SlurmJob]:
 
 def _job(one: dict[str, Any], key: str, array: int) -> SlurmJob:
     state = one["job_state"]
-    state = state[0] if isinstance(state, list) else state
+    if isinstance(state, list):  # newer versions: the state, and then flags
+        state = "COMPLETING" if "COMPLETING" in state else state[0]
     limit_min = _number(one.get("time_limit"))
     nodes = hosts_of(one.get("nodes") or "")
     detail = [
@@ -271,7 +273,7 @@ def _job(one: dict[str, Any], key: str, array: int) -> SlurmJob:
         array=array,
         array_limit=_number(one.get("array_max_tasks")),
         is_exclusive=shared == "none" or shared == ["none"],
-        may_requeue=bool(one.get("requeue")),
+        may_requeue=bool(one.get("requeue")) and bool(one.get("batch_flag", True)),
         time_limit_s=60.0 * limit_min if 0 < limit_min < UNLIMITED_MIN else None,
         nodes=nodes,
         gpus=detail if len(detail) == len(nodes) else [],

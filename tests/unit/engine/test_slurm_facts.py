@@ -57,6 +57,18 @@ def test_ends_of_jobs(state: str, status: object, reason: str, code: int) -> Non
     assert (job.is_over, job.end_reason, job.exit_code) == (True, reason, code)
 
 
+@pytest.mark.parametrize("state", ["COMPLETING", ["PENDING", "COMPLETING"], ["FAILED", "COMPLETING"]])
+def test_job_whose_processes_are_still_ending_runs(state: object) -> None:
+    (job,) = jobs_of(json_of("jobs", {**JOB, "job_state": state})).values()
+    assert (job.state, job.runs, job.is_over) == ("COMPLETING", True, False)
+
+
+def test_only_batch_jobs_can_be_requeued() -> None:
+    flags = [(True, True), (True, False), (False, True)]
+    jobs = [{**JOB, "job_id": 1, "requeue": requeue, "batch_flag": batch} for requeue, batch in flags]
+    assert [jobs_of(json_of("jobs", job))["1"].may_requeue for job in jobs] == [True, False, False]
+
+
 def test_nodes_and_gpus_of_a_running_job() -> None:
     where = {"nodes": "n[1-2]", "gres_detail": ["gpu:i1:1(IDX:1),gpu:i3:1(IDX:3)", "gpu:h100:2(IDX:0,2)"]}
     (job,) = jobs_of(json_of("jobs", {**JOB, "job_state": "RUNNING", **where})).values()
