@@ -6,7 +6,14 @@ import logging
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts, SlurmJob, numbers_of
-from rlsched.engine.orders import PROGRAM, SlurmAttempt, SlurmKey, is_about_limits, marks_of_left
+from rlsched.engine.orders import (
+    PROGRAM,
+    SlurmAttempt,
+    SlurmKey,
+    has_got_signal,
+    is_about_limits,
+    marks_of_left,
+)
 from rlsched.engine.placing import KILLED_EXIT_CODE, Placing
 from rlsched.engine.steps import Say
 from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
@@ -50,6 +57,9 @@ class SlurmAttempts:
                     restarts=job.mark("r"),
                     placed_s=facts.now_s,
                     first_placed_s=facts.now_s,
+                    kill=has_got_signal(job),
+                    again=has_got_signal(job),
+                    requeue_s=float(job.mark("k")) if has_got_signal(job) else None,
                 )
 
     def launch(self, node: str, order: Launch, now_s: float) -> None:
@@ -102,6 +112,7 @@ class SlurmAttempts:
             self._placing.say_never(node, order.job, order.attempt, order.rank)
             return
         attempt.kill, attempt.again = True, order.again or order.job in self._desk.withdrawn
+        attempt.grace_s = order.grace_s
         if attempt.end is not None:
             attempt.said_s = -1e9
         elif not self._desk.is_away and self._desk.facts is not None:
@@ -165,7 +176,9 @@ class SlurmAttempts:
             attempt.end = (KILLED_EXIT_CODE, "killed" if attempt.kill else "node_stopped", None)
             return
         is_this = (job.marks or {}).get("j") == f"{number.job}.{number.attempt}"
-        if job.is_over:  # the job ended in this attempt, in a discarded attempt, or before any attempt
+        if job.state == "FAILED" and is_this and attempt.again and has_got_signal(job):
+            self._placing.requeue_ended(attempt, job, now_s)
+        elif job.is_over:  # the job ended in this attempt, in a discarded attempt, or before any attempt
             self._report_end(attempt, job)
         elif job.runs and self._desk.places and not is_this:
             self._runs_otherwise(job)

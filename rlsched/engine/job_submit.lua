@@ -3,7 +3,8 @@
 -- `rlsched engine slurm --print-lua`; put it next to slurm.conf, with JobSubmitPlugins=lua.
 --
 -- The AdminComment of such a job begins with `rlsched:`; g: GPUs per node, n: nodes, s: stamp,
--- x: its GPU request was removed, so that the gateway can set exact GPUs.
+-- x: its GPU request was removed, so that the gateway can set exact GPUs; u: the signal of `--signal` in
+-- its script, which the gateway sends before it requeues the job.
 
 local PARTITIONS = { @PARTITIONS@ }   -- handed-over partitions
 local GATEWAY_UID = @UID@             -- the gateway's writes pass
@@ -76,6 +77,21 @@ local function shape(job)
   return per_node, nodes, nil
 end
 
+-- The signal of `#SBATCH --signal=[B:]SIGNAL[@TIME]` in a script, or nil. slurmctld does not tell the plugin
+-- about `--signal` on the command line.
+local function signal_in(script)
+  local found = nil
+  for line in string.gmatch(script, "[^\n]+") do
+    if string.match(line, "^%s*[^#%s]") then break end   -- sbatch reads no options after the first command
+    local said = string.match(line, "^#SBATCH.*%s%-%-signal[=%s]+[\"']?([%w:]+)")
+    if said ~= nil then
+      local flags, name = string.match(said, "^([RB]+):(%w+)$")
+      found = string.match(flags or "", "B") and "B:" .. name or name or string.match(said, "^%w+$")
+    end
+  end
+  return found
+end
+
 function slurm_job_submit(job, part_list, uid)
   local partition = job.partition
   if partition == nil or partition == "" then
@@ -102,6 +118,8 @@ function slurm_job_submit(job, part_list, uid)
       job.environment["SLURM_GPUS_PER_NODE"] = ""   -- a plain srun in the script gets the job's GPUs
     end
   end
+  local signal = signal_in(job.script or "")
+  if signal ~= nil then table.insert(marks, "u=" .. signal) end
   if job.priority == 0 then
     job.comment = HELD .. (job.comment or "")    -- sbatch --hold: until its user runs `scontrol release`
   end

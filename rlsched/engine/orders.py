@@ -46,6 +46,8 @@ RELEASED = "released"
 """Value of the mark `left` of a job that is left to Slurm's own scheduling because no broker decided."""
 REMOVED = "removed"
 """Value of the mark `left` of a job that is left to Slurm permanently because rlsched was removed."""
+_KEPT = ("g", "n", "x", "t", "u")
+"""Marks from the submission of a job, and `t`, that a job keeps while it is left to Slurm."""
 HIGHEST = "high"
 """Name of the highest clock for `--gpu-freq`."""
 
@@ -96,6 +98,8 @@ class SlurmAttempt:
         has_run: Whether the facts have shown the attempt running on its nodes.
         kill: Whether the broker has ordered the end of the attempt.
         again: Whether the job is held after the attempt's end, and waits for another attempt.
+        grace_s: Time that the broker gives the job between its signal and its requeue, seconds.
+        requeue_s: Time from which a job with a signal of its own is requeued; None: not ordered yet.
         giving_up: Reason why Slurm did not start the attempt, while the job is being held again; else "".
         end: The attempt's end: (exit code, reason, Unix seconds).
         told: Ranks for which `Launched` was sent.
@@ -118,6 +122,8 @@ class SlurmAttempt:
     has_run: bool = False
     kill: bool = False
     again: bool = False
+    grace_s: float = 0.0
+    requeue_s: float | None = None
     giving_up: str = ""
     end: tuple[int, str, float | None] | None = None
     told: set[int] = field(default_factory=set)
@@ -152,6 +158,11 @@ class SlurmAttempt:
             for rank, node in enumerate(self.nodes)
             if rank not in self.acknowledged
         ]
+
+
+def has_got_signal(job: SlurmJob) -> bool:
+    """Return whether the gateway has sent a job the signal before its requeue, in the present attempt."""
+    return "k" in (job.marks or {})
 
 
 def is_about_node(reason: str) -> bool:
@@ -255,7 +266,7 @@ def lacks_gpus(job: SlurmJob) -> bool:
 def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:
     """Return the new marks of a job that is left to Slurm's own scheduling."""
     marks = job.marks or {}
-    kept = {name: value for name, value in marks.items() if name in ("g", "n", "x", "t")}
+    kept = {name: value for name, value in marks.items() if name in _KEPT}
     if why == RELEASED and "s" in marks:
         count = job.mark("o") + ("j" in marks)  # the broker may have ended the job of this offer
         kept |= {"b": marks["s"], "o": str(count)}
@@ -280,5 +291,5 @@ def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
 
     `more`: 1 increases the count of offers (mark `o`), so that the next offer has a new token; else 0.
     """
-    kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
+    kept = {name: value for name, value in (job.marks or {}).items() if name in _KEPT}
     return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import SlurmJob
-from rlsched.engine.orders import HIGHEST, SlurmAttempt, SlurmKey, gres_of, is_about_limits, is_about_node
+from rlsched.engine.orders import (
+    HIGHEST,
+    SlurmAttempt,
+    SlurmKey,
+    gres_of,
+    has_got_signal,
+    is_about_limits,
+    is_about_node,
+)
 from rlsched.wire.messages import Ended, Launch, LaunchRefused
 
 _log = logging.getLogger("rlsched.engine")
@@ -49,6 +58,7 @@ class Placing:
             attempt.restarts, attempt.first_placed_s = job.restarts, now_s
         attempt.placed_s = now_s
         marks = {**(job.marks or {}), **self._said(number, attempt)}
+        marks.pop("k", None)
         if exact:
             marks |= {"t": "1", "i": numbers}
         gres = gres_of(types, gpus) if exact else ""
@@ -98,13 +108,43 @@ class Placing:
             if attempt.kill and not attempt.again:
                 self._desk.writer.cancel(job.key)
             elif job.runs:
-                self._desk.writer.requeue(job.key) if job.state != "COMPLETING" and attempt.kill else None
+                if (
+                    attempt.kill
+                    and job.state != "COMPLETING"
+                    and not self._is_in_grace(attempt, job, now_s, at_once=at_once)
+                ):
+                    self._desk.writer.requeue(job.key)
             elif not job.is_held or is_old:
                 self._desk.writer.hold(job.key)
             elif attempt.kill:
                 attempt.end = (KILLED_EXIT_CODE, "killed", None)
             else:
                 self._give_up(attempt, job, now_s)
+
+    def _is_in_grace(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float, *, at_once: bool) -> bool:
+        """Return whether a job still has time before its requeue. Send the job its own signal once.
+
+        The mark `k` is the time of the requeue. It is written before the signal is sent, so that after a
+        restart the gateway neither repeats the signal nor waits longer. If the mark is lost, it is written
+        again, and the signal is sent again.
+        """
+        marks, is_first = job.marks or {}, attempt.requeue_s is None
+        signal = marks.get("u", "")
+        if not signal:
+            return False
+        if attempt.requeue_s is None:
+            attempt.requeue_s = now_s + (attempt.grace_s if job.may_requeue else 0.0)
+        if now_s >= attempt.requeue_s:
+            return False
+        if is_first or not (at_once or has_got_signal(job)):
+            self._desk.writer.signal(job.key, signal, {**marks, "k": str(math.ceil(attempt.requeue_s))})
+        return True
+
+    def requeue_ended(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
+        """Requeue a job that failed after its signal. The caller repeats the call until the job waits."""
+        if attempt.placed_s is None or now_s - attempt.placed_s >= self._desk.times.repeat_s:
+            attempt.placed_s = now_s
+            self._desk.writer.requeue_ended(job.key)
 
     def _give_up(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
         """End an attempt whose job is held again and never ran."""

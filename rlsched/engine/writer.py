@@ -16,18 +16,22 @@ _log = logging.getLogger("rlsched.engine")
 
 
 CANCEL = "cancel "
-"""Prefix of a line whose job `_tell_slurm` cancels with `scancel`. All other lines go to `scontrol`."""
+"""Prefix of a line whose job `_tell_slurm` cancels with `scancel`."""
 RELEASE = "release "
+SIGNAL = "signal "
+"""Prefix of a line with a signal and the key of the job to which `scancel` sends the signal."""
 
 
 def _tell_slurm(lines: Sequence[str]) -> None:
-    """Send lines to Slurm: run one `scontrol` for changes, one for releases, and one `scancel`.
+    """Send lines to Slurm: `scontrol` for changes, `scontrol` for releases, and `scancel`.
 
-    If a job could not be changed, it is not released, because it would start without its GPUs.
+    If a job could not be changed, it is not released, because it would start without its GPUs. It gets no
+    signal either, because the change records the signal.
     """
     cancelled = [line.removeprefix(CANCEL) for line in lines if line.startswith(CANCEL)]
     released = [line for line in lines if line.startswith(RELEASE)]
-    changed = [line for line in lines if not line.startswith((CANCEL, RELEASE))]
+    signalled = [line.removeprefix(SIGNAL).split() for line in lines if line.startswith(SIGNAL)]
+    changed = [line for line in lines if not line.startswith((CANCEL, RELEASE, SIGNAL))]
     failed: set[str] = set()
     try:
         _scontrol(changed)
@@ -36,8 +40,23 @@ def _tell_slurm(lines: Sequence[str]) -> None:
     try:
         _scontrol([line for line in released if line.removeprefix(RELEASE) not in failed])
     finally:
+        _signal([(signal, key) for signal, key in signalled if key not in failed])
         if cancelled:
             run(("scancel", *cancelled))
+
+
+def _signal(signalled: Sequence[tuple[str, str]]) -> None:
+    """Send signals to jobs: to all steps or, after the prefix `B:`, only to the batch shell.
+
+    slurmctld sends them (`--ctld`), as it does before a time limit.
+    """
+    for signal in dict.fromkeys(signal for signal, _ in signalled):
+        to = ("--batch",) if signal.startswith("B:") else ()
+        keys = [key for other, key in signalled if other == signal]
+        try:
+            run(("scancel", "--ctld", *to, f"--signal={signal.removeprefix('B:')}", *keys))
+        except SlurmError as error:
+            _log.info("a signal was not sent, and is not repeated: %s", error)
 
 
 def _is_obeyed(line: str) -> bool:
@@ -136,8 +155,23 @@ class Writer:
         self._write(key, f"update JobId={key} Nice={nice}{comment}")
 
     def requeue(self, key: str) -> None:
-        """Stop a running job, requeue it, and hold it."""
+        """Stop a running job, requeue it, and hold it. A job that has ended meanwhile is not changed."""
+        self._write(key, f"requeuehold Incomplete {key}")
+
+    def requeue_ended(self, key: str) -> None:
+        """Requeue a job that has ended, and hold it."""
         self._write(key, f"requeuehold {key}")
+
+    def signal(self, key: str, signal: str, marks: dict[str, str]) -> None:
+        """Set the marks of a running job, and then send it a signal.
+
+        Args:
+            key: Slurm's ID of the job.
+            signal: Name or number of the signal, in the form of `sbatch --signal`: `B:` before it selects
+                the batch shell instead of the steps.
+            marks: New marks for the job's AdminComment, which record the signal.
+        """
+        self._write(key, f"update JobId={key} AdminComment={comment_of(marks)}", f"{SIGNAL}{signal} {key}")
 
     def cancel(self, key: str) -> None:
         """Cancel a job, which is then not requeued."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,28 @@ from tests.support.online.real_slurm import RealSlurm, lacking
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is a Slurm")]
 USER = 1
 """`daemon`, an ordinary user for Slurm."""
+SAVES = """\
+import os, pathlib, signal, sys, time
+place, leaves = pathlib.Path(sys.argv[1]), sys.argv[2]
+def tell(line):
+    with (place / "told").open("a") as told:
+        print(line, round(time.time(), 2), file=told)
+def save(number, _):
+    name = signal.Signals(number).name
+    tell(name)
+    if not (place / "checkpoint").exists():
+        time.sleep(1.0)  # writes it
+        (place / "checkpoint").write_text(name)
+    if name == leaves:
+        tell("exits")
+        sys.exit(3)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, save)
+tell("starts" if not (place / "checkpoint").exists() else "resumes")
+while not (place / "checkpoint").exists() or os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+    time.sleep(0.05)
+tell("done")
+"""
 
 
 @pytest.fixture
@@ -398,6 +421,53 @@ def test_preempted_job_is_requeued_and_ends_later(slurm_folder: Path, script: Pa
             until(lambda: not client.jobs(), "all have ended in the broker")
             told = {job.exit_code: job.preemptions for job in client.jobs(finished=True)}
             assert told == {5: 0, 3: 1, 0: 0}
+    finally:
+        system.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "leaves", "told"),
+    [
+        ("exec", "SIGTERM", ["SIGTERM", "exits"]),
+        ("#SBATCH --signal=B:USR1@60\nexec", "SIGUSR1", ["SIGUSR1", "exits"]),
+        ("#SBATCH -J a --signal=SIGUSR1\nsrun", "SIGTERM", ["SIGUSR1", "SIGTERM", "exits"]),
+    ],
+    ids=["SIGTERM", "signal to the script", "signal to the steps"],
+)
+def test_preempted_job_writes_a_checkpoint_and_resumes(
+    slurm_folder: Path, script: Path, lines: str, leaves: str, told: list[str]
+) -> None:
+    gittins = ("--policy", "gittins", "--prediction", "running-mean", "--grace-s", "4")
+    system = OnSlurm(slurm_folder, nodes=1, broker_options=gittins, gateway_options=("--preempt",))
+    (slurm_folder / "saves.py").write_text(SAVES)
+    saves = slurm_folder / "saves.sh"
+    saves.write_text(f"#!/bin/sh\n#SBATCH --requeue\n{lines} {sys.executable} {slurm_folder}/saves.py $@\n")
+    saves.chmod(0o755)
+
+    def told_so_far() -> list[list[str]]:
+        file = slurm_folder / "told"
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+    try:
+        with system.client() as client:
+            key = system.slurm.sbatch("--gres=gpu:4", script=saves, arguments=(str(slurm_folder), leaves))
+            until(lambda: bool(told_so_far()), "it runs")
+            short = system.slurm.sbatch("--gres=gpu:4", "-t", "1", script=script, arguments=("1",))
+            until(lambda: len(told_so_far()) > 1, "it is preempted")
+            if "SIGUSR1" in told:
+                system.kill_and_restart("gateway")
+            until(lambda: state(system, key) == state(system, short) == "COMPLETED", "both have ended", 90.0)
+            jobs = system.slurm.jobs()
+            assert [word for word, _ in told_so_far()] == ["starts", *told, "resumes", "done"]
+            assert (jobs[key].restarts, jobs[short].restarts) == (1, 0)
+            at_s = {word: float(time_s) for word, time_s in told_so_far()}
+            if "SIGTERM" in told[1:]:
+                assert at_s["SIGTERM"] - at_s["SIGUSR1"] >= 4.0, (
+                    "the grace time, over a restart of the gateway"
+                )
+            assert at_s["exits"] <= jobs[short].start_s + 1.0
+            until(lambda: not client.jobs(), "all have ended in the broker")
+            assert sorted(job.preemptions for job in client.jobs(finished=True)) == [0, 1]
     finally:
         system.close()
 

@@ -16,6 +16,8 @@ class FakeJob:
         request: Its `TresPerNode` since job_submit.lua has removed it.
         runs_s: Run time of the job's script, seconds.
         code: Exit code of the script.
+        code_at_signal: Exit code with which the script ends at a signal; None: it continues.
+        signals: Signals that the job got.
         starts: (nodes, GPU numbers, time) of each start of the script.
         requeued_s: Time of the end of each start but the last.
     """
@@ -25,6 +27,8 @@ class FakeJob:
     runs_s: float
     code: int
     nodes: int = 1
+    code_at_signal: int | None = None
+    signals: list[str] = field(default_factory=list)
     user: str = "ada"
     state: str = "PENDING"
     is_held: bool = True
@@ -94,6 +98,9 @@ class FakeSlurm:
 
     def _obey(self, line: str) -> None:
         verb, _, rest = line.partition(" ")
+        if verb in ("requeuehold", "signal"):
+            self._stop(*line.rsplit(" ", 1))
+            return
         said = dict(word.partition("=")[::2] for word in rest.split(" "))
         job = self.jobs.get(said.get("JobId", rest))
         if job is None or job.state not in ("PENDING", "RUNNING"):
@@ -116,12 +123,19 @@ class FakeSlurm:
             job.is_held = False
         elif verb == "hold" and waits:
             job.is_held = True
-        elif verb == "requeuehold" and not waits:
+        elif verb == "cancel":
+            self.scancel(job.key)
+
+    def _stop(self, verb: str, key: str) -> None:
+        job = self.jobs[key]
+        if verb.startswith("signal ") and job.state == "RUNNING":
+            job.signals.append(verb.removeprefix("signal "))
+            if job.code_at_signal is not None:
+                job.runs_s, job.code = self.now_s - job.start_s, job.code_at_signal
+        elif job.state == "RUNNING" or (verb == "requeuehold" and job.state in ("FAILED", "COMPLETED")):
             job.state, job.is_held, job.on = "PENDING", True, []
             job.restarts += 1
             job.requeued_s.append(self.now_s)
-        elif verb == "cancel":
-            self.scancel(job.key)
 
     def step(self, now_s: float) -> None:
         """Advance the time: scripts end, and released jobs start on their GPUs if these are free."""

@@ -42,7 +42,7 @@ from rlsched.wire.messages import (
     Submitted,
     Welcome,
 )
-from tests.support.fake_slurm import FakeSlurm
+from tests.support.fake_slurm import FakeJob, FakeSlurm
 
 TIMES = Times(start_s=10.0, repeat_s=1.0, ask_again_s=2.0, release_after_s=60.0)
 
@@ -697,6 +697,133 @@ def test_run_counts_only_for_the_attempt_in_its_marks(bench: Bench) -> None:
     assert Held(held=[Holding(by=f"Slurm's job {key} of ada", gpus=[0, 1], until_s=job.start_s + 50.0)]) in (
         bench.of(Held)
     )
+
+
+def started(bench: Bench, signal: str = "B:USR1") -> FakeJob:
+    """A running job whose script has `--signal`, as attempt 1 of the broker's job 17."""
+    key = bench.slurm.sbatch(1, runs_s=1e6)
+    job = bench.slurm.jobs[key]
+    job.comment += f";u={signal}" if signal else ""
+    bench.poll()
+    bench.launch(key, 0)
+    bench.poll()
+    bench.poll()
+    assert job.state == "RUNNING"
+    return job
+
+
+def preempt(bench: Bench, grace_s: float = 20.0) -> None:
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, grace_s=grace_s, again=True))
+
+
+def ends(bench: Bench) -> list[tuple[int, str]]:
+    return list(dict.fromkeys((one.exit_code, one.reason) for one in bench.of(Ended)))  # type: ignore[attr-defined]
+
+
+def test_job_gets_its_own_signal_and_the_grace_time_before_its_requeue(bench: Bench) -> None:
+    job = started(bench)
+    preempt(bench)
+    assert job.signals == ["B:USR1"]
+    for _ in range(9):
+        bench.poll(2.0)
+        preempt(bench)
+    assert (job.signals, job.state) == (["B:USR1"], "RUNNING"), "a repeated order changes nothing"
+    assert not ends(bench)
+    bench.poll(2.0)
+    assert (job.state, job.is_held) == ("PENDING", True)
+    bench.poll()
+    assert ends(bench) == [(143, "killed")]
+    bench.send("n1", EndedAck(job=17, attempt=1, rank=0))
+    bench.launch(job.key, 0, attempt=2)
+    for _ in range(3):
+        bench.poll()
+    assert (job.state, len(job.starts)) == ("RUNNING", 2)
+    bench.send("n1", Kill(epoch=1, job=17, attempt=2, rank=0, grace_s=20.0, again=True))
+    assert job.signals == ["B:USR1"] * 2, "once per attempt"
+
+
+@pytest.mark.parametrize(("signal", "grace_s"), [("", 20.0), ("USR1", 0.0)])
+def test_job_without_a_signal_or_a_grace_time_is_requeued_immediately(signal: str, grace_s: float) -> None:
+    bench = Bench()
+    bench.register()
+    job = started(bench, signal)
+    preempt(bench, grace_s)
+    assert (job.signals, job.state) == ([], "PENDING")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("code", "state"), [(0, "COMPLETED"), (138, "PENDING"), (1, "PENDING")])
+def test_job_that_ends_in_the_grace_time_is_requeued_unless_it_succeeded(
+    code: int, state: str, restarts: bool
+) -> None:
+    bench = Bench()
+    bench.register()
+    job = started(bench)
+    job.code_at_signal = code
+    preempt(bench)
+    bench.slurm.step(bench.slurm.now_s + 0.5)
+    if restarts:  # and the broker has not repeated its order
+        bench.restart()
+        bench.register()
+    for _ in range(4):
+        bench.poll()
+    assert (job.state, job.signals) == (state, ["B:USR1"])
+    assert ends(bench) == [(0, "") if code == 0 else (143, "killed")]
+
+
+def test_restart_in_the_grace_time_neither_repeats_the_signal_nor_ends_the_time(bench: Bench) -> None:
+    job = started(bench)
+    preempt(bench)
+    bench.restart()
+    bench.register()
+    bench.poll(10.0)
+    preempt(bench)
+    bench.poll()
+    assert (job.state, job.signals) == ("RUNNING", ["B:USR1"])
+    bench.poll(10.0)
+    assert (job.state, job.signals) == ("PENDING", ["B:USR1"])
+
+
+def test_lost_signal_is_repeated(bench: Bench) -> None:
+    job = started(bench)
+    bench.slurm.loses = 2
+    preempt(bench)
+    assert job.signals == []
+    for _ in range(3):
+        bench.poll(2.0)
+    assert (job.signals, job.state) == (["B:USR1"], "RUNNING")
+    bench.poll(14.0)
+    assert job.state == "PENDING", "the grace time begins with the order"
+
+
+def test_job_that_requeues_itself_in_the_grace_time_waits_for_the_broker(bench: Bench) -> None:
+    job = started(bench)
+    preempt(bench)
+    job.state, job.is_held, job.on, job.restarts = "PENDING", False, [], 1
+    job.depends = True  # Slurm delays its start
+    bench.poll()
+    assert job.is_held
+    bench.poll()
+    assert ends(bench) == [(143, "killed")]
+
+
+def test_cancelled_job_in_its_grace_time_is_not_requeued(bench: Bench) -> None:
+    job = started(bench)
+    preempt(bench)
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0))
+    bench.poll()
+    assert (job.state, job.signals) == ("CANCELLED", ["B:USR1"])
+    assert ends(bench) == [(143, "killed")]
+
+
+def test_job_that_completes_before_its_requeue_does_not_run_again(bench: Bench) -> None:
+    job = started(bench, signal="")
+    job.runs_s, job.code = 0.0, 0
+    bench.slurm.step(bench.slurm.now_s)  # no poll has shown this
+    preempt(bench)
+    bench.poll()
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+    assert ends(bench) == [(0, "")]
 
 
 def test_ended_jobs_are_forgotten(bench: Bench) -> None:
