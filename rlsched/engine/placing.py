@@ -20,6 +20,10 @@ from rlsched.wire.messages import Ended, Launch, LaunchRefused
 
 _log = logging.getLogger("rlsched.engine")
 KILLED_EXIT_CODE = 143
+RESTART_S = 2.0
+"""Least time between the requeue of a job and its next start, seconds. A slurmd that has ended the job in the
+same second refuses the start («already killed, do not launch batch job»), and the job fails with exit code 1.
+"""
 
 
 class Placing:
@@ -53,6 +57,8 @@ class Placing:
             why = "Slurm gives a gang the same GPU numbers on every node"
         if why:
             self._refuse_or_end(number, attempt, why)
+            return
+        if job.restarts and now_s - job.submit_s < RESTART_S:
             return
         if attempt.placed_s is None:
             attempt.restarts, attempt.first_placed_s = job.restarts, now_s

@@ -211,7 +211,7 @@ class FakeSlurm:
             is_commented=bool(job.comment) and marks_of(job.comment) is None,
             gpus_asked=job.gpus * job.nodes if job.request or not self.holds else 0,
             nice=job.nice,
-            submit_s=1_000.0 + int(job.key),
+            submit_s=job.requeued_s[-1] if job.requeued_s else 1_000.0 + int(job.key),
             array=0,
             array_limit=0,
             is_exclusive=False,

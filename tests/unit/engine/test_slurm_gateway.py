@@ -274,6 +274,22 @@ def test_job_never_gets_more_gpus_than_requested(bench: Bench) -> None:
     assert [gpus for _, gpus, _ in bench.slurm.jobs[key].starts] == [[0], [2]]
 
 
+def test_requeued_job_starts_two_seconds_later_at_the_earliest(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1, runs_s=100.0)
+    bench.poll()
+    bench.launch(key, 0)
+    bench.poll()
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    requeued_s = bench.slurm.now_s
+    bench.poll(0.2)
+    bench.launch(key, 0, attempt=2)
+    for _ in range(15):
+        bench.poll(0.2)
+    first, second = bench.slurm.jobs[key].starts
+    assert first[:2] == second[:2]
+    assert requeued_s + 2.0 <= second[2] <= requeued_s + 2.5
+
+
 def test_job_whose_request_slurm_keeps_is_left_to_slurm(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
