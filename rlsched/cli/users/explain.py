@@ -97,6 +97,8 @@ def explain(
             raise InputError(f"{name}: expected a number above 0, got nan")
     if instead is not None and decision is None and job is None:
         raise InputError("--instead: use it together with --decision N or JOB, to name the decision")
+    if decision is not None and (job is not None or at is not None):
+        raise InputError("--decision: names one decision by itself; leave out JOB and --at")
     if job is None and at is None and decision is None:
         raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
     try:

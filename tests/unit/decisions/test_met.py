@@ -127,6 +127,13 @@ def test_nan_is_refused(tmp_path: Path, option: str) -> None:
         CliRunner().invoke(explain, asked, catch_exceptions=False)
 
 
+@pytest.mark.parametrize("more", [("7",), ("--at", "10")])
+def test_decision_is_named_by_itself(tmp_path: Path, more: tuple[str, ...]) -> None:
+    asked = [*more, "--decision", "0", "--run", str(tmp_path)]
+    with pytest.raises(InputError, match="--decision: names one decision by itself; leave out JOB and --at"):
+        CliRunner().invoke(explain, asked, catch_exceptions=False)
+
+
 def test_time_of_day_is_quoted_as_it_was_given(tmp_path: Path) -> None:
     DecisionStore(tmp_path, StoreInfo(time="unix", of="a test")).flush()
     with pytest.raises(InputError, match="--at '25:99': expected 14:02"):
