@@ -71,6 +71,8 @@ class Attempts:
         share_milli: (A,) fraction of each GPU that the attempt has, in thousandths.
         sm_clock_frac: (A,) SM clock, as a fraction of the maximum.
         num_gpus: (A,) number of GPUs.
+        asked_frac: (A,) fraction of each GPU that the job requests: 1, or less for a part of a GPU.
+        measured: (A,) whether the energy of the attempt is known.
     """
 
     event: Ints
@@ -81,11 +83,8 @@ class Attempts:
     share_milli: Floats
     sm_clock_frac: Floats
     num_gpus: Floats
-
-    @property
-    def held(self) -> Floats:
-        """(A,) number of GPUs, where a share of a GPU counts as a fraction."""
-        return self.num_gpus * self.share_milli / 1000.0
+    asked_frac: Floats
+    measured: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,7 @@ class _Derived:
     submit_s: Floats  # (J,) nan: unknown
     end_s: Floats  # (J,) infinite: not finished
     waiting: list[Steps]
-    busy: Steps
     power: Steps
-    measured: Steps
 
 
 class StoredTimeline:
@@ -170,7 +167,7 @@ class StoredTimeline:
         for name, values in found.items():
             self._added[name].append(values)
         self._objects, self._has_all = Timeline(), False
-        for cached in ("_derived", "_on", "_job"):
+        for cached in ("_derived", "_on", "_job", "_busy", "_unmeasured"):
             self.__dict__.pop(cached, None)
 
     def _saw_batch(self, batch: Any) -> None:
@@ -409,14 +406,15 @@ class StoredTimeline:
         """Return the counts of waiting jobs by size class, of busy GPUs and of all GPUs at N times.
 
         `at_s`: (N,) times, seconds. The result is a dict: name of a count -> its (N,) values. `busy_gpus`
-        adds up shares: two jobs with half of a GPU each are 1 busy GPU.
+        adds up the requested shares on each GPU, up to 1: two jobs that request half of a GPU each, or one
+        GPU each and share it, are 1 busy GPU.
         """
         known = self._derived
         found = {
             f"waiting {name}": steps.at(at_s) for name, steps in zip(CLASS_NAMES, known.waiting, strict=True)
         }
         when_s, by = np.array(self._there).reshape(-1, 2).T
-        return found | {"busy_gpus": known.busy.at(at_s), "gpus": Steps(when_s, by).at(at_s)}
+        return found | {"busy_gpus": self._busy.at(at_s), "gpus": Steps(when_s, by).at(at_s)}
 
     def power(self, at_s: Floats) -> dict[str, Floats] | None:
         """Return the total power of the attempts at N times; None: the energy of no attempt is known.
@@ -427,7 +425,61 @@ class StoredTimeline:
         """
         if not len(self._derived.power):
             return None
-        return {"power_w": self._derived.power.at(at_s), "measured_gpus": self._derived.measured.at(at_s)}
+        measured_gpus = self._busy.at(at_s) - self._unmeasured.at(at_s)
+        return {"power_w": self._derived.power.at(at_s), "measured_gpus": measured_gpus}
+
+    def busy_gpus_met(self, at_s: float, before: Ints, after: Ints) -> float:
+        """Return the number of busy GPUs at a time, before some events of this time.
+
+        `before`, `after`: indices in `table` of the attempts that these events end and start.
+        """
+        there = self._runs_at(at_s)
+        there[before], there[after] = True, False
+        owner, place = self._places(there)
+        places = np.unique(place, return_inverse=True)[1]
+        return float(np.minimum(np.bincount(places, self.table.asked_frac[owner]), 1.0).sum())
+
+    @cached_property
+    def _busy(self) -> Steps:
+        """Number of busy GPUs, as in `curves`."""
+        return self._busy_with(np.ones(len(self.table.event), np.bool_))
+
+    @cached_property
+    def _unmeasured(self) -> Steps:
+        """Number of GPUs that are busy with attempts of unknown energy."""
+        return self._busy_with(~self.table.measured)
+
+    def _places(self, wanted: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+        """Return the GPUs of some attempts: (G,) attempt, (G,) number of the GPU.
+
+        `wanted`: (A,) whether the attempt is included.
+        """
+        owner, node, gpu, _ = self._on
+        shown = wanted[owner]
+        return owner[shown], node[shown] * _MOST_GPUS + gpu[shown]
+
+    def _busy_with(self, wanted: NDArray[np.bool_]) -> Steps:
+        """Return the number of GPUs that are busy with some attempts.
+
+        `wanted`: (A,) whether the attempt is included.
+        """
+        table = self.table
+        if (table.share_milli >= 1000.0 * table.asked_frac - 1.0).all():  # no two attempts share a GPU
+            owner, by = np.flatnonzero(wanted), table.num_gpus[wanted] * table.asked_frac[wanted]
+            return _spans(table.start_s[owner], table.end_s[owner], by)
+        owner, place = self._places(wanted)
+        ends = np.isfinite(table.end_s[owner])
+        when_s = np.concatenate([table.start_s[owner], table.end_s[owner][ends]])
+        place = np.concatenate([place, place[ends]])
+        asked = table.asked_frac[owner]
+        order = np.lexsort((when_s, place))
+        sums = np.cumsum(np.concatenate([asked, -asked[ends]])[order])
+        first = np.flatnonzero(_differs(place[order]))  # of each GPU
+        before = np.concatenate([[0.0], sums])[first]
+        level = np.minimum(sums - np.repeat(before, np.diff([*first, len(sums)])), 1.0)
+        change = np.diff(level, prepend=0.0)
+        change[first] = level[first]
+        return Steps(when_s[order], change)
 
 
 def _codes(column: Any, known: dict[str, int]) -> Ints:
@@ -470,6 +522,11 @@ def _derive(event: dict[str, NDArray[Any]], num_jobs: int) -> _Derived:
     nth = np.arange(len(starts)) - np.searchsorted(job[starts], job[starts])
     back = np.argsort(order[starts])  # in the order of the store
     ours = starts[back]
+    num_gpus = event["gpus"][order][ours].astype(np.float64)
+    run_s, energy_j = event["run_s"][order][ends], event["energy_j"][order][ends]
+    drew = runs & (run_s > 0.0) & (energy_j >= 0.0)
+    measured = np.zeros(len(starts), np.bool_)
+    measured[last[drew]] = True
     table = Attempts(
         event=order[ours],
         job=job[ours],
@@ -478,10 +535,10 @@ def _derive(event: dict[str, NDArray[Any]], num_jobs: int) -> _Derived:
         end_s=attempt_end_s[back],
         share_milli=event["share_milli"][order][ours].astype(np.float64),
         sm_clock_frac=event["sm_clock_frac"][order][ours],
-        num_gpus=event["gpus"][order][ours].astype(np.float64),
+        num_gpus=num_gpus,
+        asked_frac=np.minimum(event["num_gpus"][order][ours] / np.maximum(num_gpus, 1.0), 1.0),
+        measured=measured[back],
     )
-    held = np.zeros(len(starts))
-    held[back] = table.held
 
     size = np.zeros(num_jobs)
     size[job[::-1]] = event["num_gpus"][order][::-1]  # of the first event of each job
@@ -494,24 +551,21 @@ def _derive(event: dict[str, NDArray[Any]], num_jobs: int) -> _Derived:
         _steps(changed[mine], by[mine], time_s, order)
         for mine in (of_class[job[changed]] == k for k in range(len(SIZE_CLASSES)))
     ]
-    busy = _steps(
-        np.concatenate([starts, ends[runs]]), np.concatenate([held, -held[last[runs]]]), time_s, order
-    )
-    run_s, energy_j = event["run_s"][order][ends], event["energy_j"][order][ends]
-    drew = runs & (run_s > 0.0) & (energy_j >= 0.0)
-    began, ended = starts[last[drew]], ends[drew]
-    power_w, measured = energy_j[drew] / run_s[drew], held[last[drew]]
-    both_s = np.concatenate([time_s[began], time_s[ended]])
+    power = _spans(time_s[starts[last[drew]]], time_s[ends[drew]], energy_j[drew] / run_s[drew])
     return _Derived(
         table,
         order[np.searchsorted(job, np.arange(num_jobs))],
         submit_s,
         end_s,
         waiting,
-        busy,
-        Steps(both_s, np.concatenate([power_w, -power_w])),
-        Steps(both_s, np.concatenate([measured, -measured])),
+        power,
     )
+
+
+def _spans(start_s: Floats, end_s: Floats, amounts: Floats) -> Steps:
+    """Return the sum of amounts, (N,), each from its start to its end, seconds; infinite: no end."""
+    ends = np.isfinite(end_s)
+    return Steps(np.concatenate([start_s, end_s[ends]]), np.concatenate([amounts, -amounts[ends]]))
 
 
 def _differs(*values: NDArray[Any]) -> NDArray[np.bool_]:

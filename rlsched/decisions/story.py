@@ -139,19 +139,7 @@ def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
 
 def _levels(reader: StoreReader, at_s: float) -> dict[str, float]:
     """Return counts of the cluster after a time's events: waiting jobs by size class, busy and all GPUs."""
-    return _capped({name: float(n[0]) for name, n in reader.timeline.curves(np.array([at_s])).items()})
-
-
-def _capped(levels: dict[str, float]) -> dict[str, float]:
-    """Return counts that are at least 0, and at most all GPUs busy.
-
-    The share of an attempt in a store of a replay is a mean over its run time. The shares of jobs that have
-    been on a GPU together for a part of their run times can therefore add up to more than the GPU.
-    """
-    found = {name: max(level, 0.0) for name, level in levels.items()}
-    if found["gpus"] > 0.0:
-        found["busy_gpus"] = min(found["busy_gpus"], found["gpus"])
-    return found
+    return {name: float(n[0]) for name, n in reader.timeline.curves(np.array([at_s])).items()}
 
 
 def _met(reader: StoreReader, row: int) -> dict[str, float]:
@@ -161,7 +149,7 @@ def _met(reader: StoreReader, row: int) -> dict[str, float]:
     effects of this decision and of later decisions of the same instant are not.
     """
     at_s, table = float(reader.times_s[row]), reader.timeline.table
-    found = {name: float(n[0]) for name, n in reader.timeline.curves(np.array([at_s])).items()}
+    found, changed = _levels(reader, at_s), dict[str, Any]()
     rows = (row + np.flatnonzero(reader.times_s[row:] == at_s)).tolist()
     acts = list(zip(reader.values("kind", rows), reader.values("job", rows), strict=True))
     for kind, sign, there in (
@@ -171,11 +159,12 @@ def _met(reader: StoreReader, row: int) -> dict[str, float]:
         jobs = {job for one, job in acts if one == kind}
         attempts = np.flatnonzero(there) if jobs else np.zeros(0, np.int64)
         about = reader.timeline.about(table.job[attempts]) if len(attempts) else []
-        for job, held in zip(about, table.held[attempts].tolist(), strict=True):
+        for job in about:
             if job["job"] in jobs:
                 found[f"waiting {class_name(job['num_gpus'])}"] += sign
-                found["busy_gpus"] -= sign * held
-    return _capped(found)
+        changed[kind] = attempts[np.array([job["job"] in jobs for job in about], np.bool_)]
+    found["busy_gpus"] = reader.timeline.busy_gpus_met(at_s, changed["preempt"], changed["start"])
+    return found
 
 
 def job_of(reader: StoreReader, job: str) -> JobSeen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def life(rng: np.random.Generator, number: int) -> Iterator[JobEvent]:
         "name": f"name{number % 7}",
         "user": f"u{number % 5}",
         "vc": f"vc{number % 3}",
-        "num_gpus": float(rng.choice([0, 1, 4, 12])),
+        "num_gpus": float(rng.choice([0, 0.5, 1, 4, 12])),
     }
     at_s = round(float(rng.uniform(0.0, 500.0)))
     if number % 11:  # the others were submitted before the store began
@@ -36,7 +37,7 @@ def life(rng: np.random.Generator, number: int) -> Iterator[JobEvent]:
     for attempt in range(1, int(rng.integers(0, 4)) + 1):
         at_s += round(float(rng.uniform(0.0, 100.0)))
         first = int(rng.integers(0, NODES * A_NODE - 12))
-        places = range(first, first + int(about["num_gpus"]))
+        places = range(first, first + math.ceil(about["num_gpus"]))
         where: dict[str, Any] = {
             "attempt": attempt,
             "nodes": [f"n{place // A_NODE}" for place in places],
@@ -130,6 +131,15 @@ def test_search_finds_id_user_vc_and_beginning_of_the_name(timeline: StoredTimel
     assert len(timeline.find(text, 2)) == min(2, len(hits))
 
 
+def busy(running: list[AttemptSeen]) -> float:
+    """The sum of the requested shares on each GPU, up to 1."""
+    asked: dict[tuple[str, int], float] = defaultdict(float)
+    for one in running:
+        for place in zip(one.nodes, one.gpus, strict=True):
+            asked[place] += min(one.job.num_gpus, 1.0)
+    return sum(min(share, 1.0) for share in asked.values())
+
+
 def test_state_at_any_time_is_that_of_the_objects(timeline: StoredTimeline) -> None:
     jobs, attempts = list(timeline.jobs.values()), timeline.attempts
     times_s = [*np.linspace(0.0, UNTIL_S, 40).tolist(), *{one.start_s for one in attempts}]
@@ -143,13 +153,13 @@ def test_state_at_any_time_is_that_of_the_objects(timeline: StoredTimeline) -> N
         running = [one for one in attempts if one.start_s <= at_s < one.end_s]
         assert timeline.running_at(at_s) == running
         assert timeline.num_running_at(at_s) == len(running)
-        held = [len(one.gpus) * one.share_milli / 1000.0 for one in running]
-        assert curves["busy_gpus"][k] == pytest.approx(sum(held))
+        assert curves["busy_gpus"][k] == pytest.approx(busy(running))
+        assert timeline.busy_gpus_met(at_s, *(np.zeros(0, np.int64),) * 2) == pytest.approx(busy(running))
         assert curves["gpus"][k] == NODES * A_NODE
         known = [one for one in running if one.run_s > 0.0 and one.energy_j >= 0.0]
         assert power["power_w"][k] == pytest.approx(sum(one.energy_j / one.run_s for one in known), abs=1e-6)
-        measured = sum(len(one.gpus) * one.share_milli / 1000.0 for one in known)
-        assert power["measured_gpus"][k] == pytest.approx(measured, abs=1e-6)
+        unknown = busy([one for one in running if one not in known])
+        assert power["measured_gpus"][k] == pytest.approx(busy(running) - unknown, abs=1e-6)
 
 
 def test_waiting_jobs_are_counted_by_size(timeline: StoredTimeline) -> None:
