@@ -34,10 +34,12 @@ POLICY = ("--policy", "tuned", "--set", "reserve_after=6s")
 """Options of the policy: `reserve_after` is an hour of `tuned`, at this time scale."""
 USERS = (1, 2, 3, 5, 6, 7, 8, 9)
 """User IDs that exist on every Debian system."""
+PROGRAMS = ("train", "sweep", "probe")
+"""Names of the jobs of each user."""
 _SCRIPT = """#!/bin/sh
-echo "$SLURM_JOB_NAME start $(date +%s.%N)" >> {ran}
+echo "$2 start $(date +%s.%N)" >> {ran}
 sleep $1
-echo "$SLURM_JOB_NAME end $(date +%s.%N)" >> {ran}
+echo "$2 end $(date +%s.%N)" >> {ran}
 """
 
 
@@ -87,7 +89,7 @@ def plan(count: int, load: float, seed: int) -> list[Planned]:
             runs_s = float(np.clip(typical_s * rng.lognormal(0.0, 0.4), 0.3, 90.0))
             nodes = 2 if size == 8 else 1
             limit_min = max(1, int(np.ceil(2 * runs_s / 60.0)))
-            found.append(Planned(at_s, user, f"u{user}p{which}", runs_s, nodes, size // nodes, limit_min))
+            found.append(Planned(at_s, user, PROGRAMS[which], runs_s, nodes, size // nodes, limit_min))
             at_s += float(rng.exponential(0.1))
         at_s += float(rng.exponential(1.0))
     work_s = sum(job.runs_s * job.size for job in found)
@@ -107,11 +109,13 @@ def replay(slurm: RealSlurm, jobs: list[Planned], place: Path, timeout_s: float)
     for number, job in enumerate(jobs):
         time.sleep(max(0.0, began_s + job.at_s - time.time()))
         submitted.append(time.time())
-        options = (f"--job-name={job.program}-{number}", f"-N{job.nodes}", f"--gres=gpu:{job.gpus}")
+        options = (f"--job-name={job.program}", f"-N{job.nodes}", f"--gres=gpu:{job.gpus}")
         limit = ("-t", str(job.limit_min))
-        slurm.sbatch(*options, *limit, script=script, arguments=(f"{job.runs_s:.3f}",), uid=job.user)
+        slurm.sbatch(
+            *options, *limit, script=script, arguments=(f"{job.runs_s:.3f}", str(number)), uid=job.user
+        )
     until(lambda: ran.read_text().count(" end ") >= len(jobs), "all have ended", timeout_s)
-    said = {(words[0].rpartition("-")[2], words[1]): float(words[2]) for words in _words(ran)}
+    said = {(words[0], words[1]): float(words[2]) for words in _words(ran)}
     return [
         Ran(submit_s, said[str(number), "start"], said[str(number), "end"])
         for number, submit_s in enumerate(submitted)
@@ -175,7 +179,7 @@ def latencies(folder: Path, count: int) -> Latencies:
     def submit(slurm: RealSlurm, name: str, *options: str) -> tuple[str, float]:
         at_s = time.time()
         words = (f"--job-name={name}", "--gres=gpu:1", *options)
-        return slurm.sbatch(*words, script=script, arguments=("0",)), at_s
+        return slurm.sbatch(*words, script=script, arguments=("0", name)), at_s
 
     try:
         with decided.client(timeout_s=30.0) as client:
