@@ -140,7 +140,7 @@ def test_tensorboard_serves_curves_and_decisions(address: str) -> None:
         ("decision?run=..%2F..%2Fetc&row=0", 400, "run: no store of decisions '../../etc' below"),
         ("decision?run=fifo&row=5", 400, "row: expected less than 5, got 5"),
         ("decision?run=fifo&row=" + "9" * 5000, 400, "row: expected a whole number"),
-        ("moment?run=fifo&at=nan", 400, "at: expected a number, got 'nan'"),
+        ("moment?run=fifo&at=nan", 400, "at: expected a number up to 1e+11, got 'nan'"),
         ("job?run=fifo&job=" + "x" * 5000, 400, "job: expected 1 to 200 characters, got 5,000"),
         ("job?run=fifo&job=missing", 400, "no job 'missing' in this store; the store has no jobs yet"),
         ("static/..%2Fplugin.py", 404, "no such file"),

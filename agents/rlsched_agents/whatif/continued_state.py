@@ -343,8 +343,9 @@ class Life:
             self._kept_awake.add(entry.name)
         elif isinstance(entry, NodeUp):
             self._kept_awake.discard(entry.name)
-        sleeps = isinstance(entry, NodeSlept | NodeWoken | NodeAway | NodeDown)
-        return sleeps and entry.name in self._kept_awake
+        return (
+            isinstance(entry, NodeSlept | NodeWoken | NodeAway | NodeDown) and entry.name in self._kept_awake
+        )
 
     def _comes(self, entry: Entry, now_s: float) -> bool:
         """Apply an external event, and return whether the scheduler must decide."""

@@ -119,7 +119,7 @@ def _explain(
     within_s: float,
     as_json: bool,
 ) -> None:
-    """Print the explanation of a job, a decision or a time; the arguments are those of `explain`."""
+    """Print the explanation of a job, a decision or a time; the arguments are as in `explain`."""
     from rlsched.decisions import story, story_lines
     from rlsched.decisions.reading import part_has
     from rlsched.errors import InputError
