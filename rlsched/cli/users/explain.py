@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from rlsched.cli.shared.options import JSON, PATH, shown
 from rlsched.terminal.show import print_json, print_sentences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rlsched.decisions.reading import Part, StoreReader
 
@@ -24,6 +24,19 @@ decision start within this time.
 """
 MOST_TRACE_S: Final = 1e11
 """Maximum absolute value of a time of `--at` in a trace, seconds: 3,000 years."""
+
+
+@contextmanager
+def _read_errors_are_input_errors() -> Iterator[None]:
+    """Raise an `InputError` for an `OSError` of a store that cannot be read."""
+    from rlsched.errors import InputError
+
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"the store of decisions cannot be read: {error}") from error
 
 
 @click.command()
@@ -68,6 +81,7 @@ MOST_TRACE_S: Final = 1e11
     help="With --instead: fail if the replays take longer than this time, seconds.  [default: no limit]",
 )
 @JSON
+@_read_errors_are_input_errors()
 def explain(
     job: str | None,
     run: Path | None,
@@ -90,7 +104,10 @@ def explain(
       rlsched explain 123 --instead rule
       rlsched explain --decision 1000 --instead 2 --hours 48 --run runs/records/tuned
     """
+    from rlsched.decisions import story, story_lines
+    from rlsched.decisions.reading import part_has
     from rlsched.errors import InputError
+    from rlsched.terminal.visible import visible
 
     for name, value in (("--hours", hours), ("--within", within_s)):
         if math.isnan(value):
@@ -101,30 +118,6 @@ def explain(
         raise InputError("--decision: names one decision by itself; leave out JOB and --at")
     if job is None and at is None and decision is None:
         raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
-    try:
-        _explain(job, run, at, decision, instead, hours, within_s, as_json)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise InputError(f"the store of decisions cannot be read: {error}") from error
-
-
-def _explain(
-    job: str | None,
-    run: Path | None,
-    at: str | None,
-    decision: int | None,
-    instead: str | None,
-    hours: float,
-    within_s: float,
-    as_json: bool,
-) -> None:
-    """Print the explanation of a job, a decision or a time; the arguments are as in `explain`."""
-    from rlsched.decisions import story, story_lines
-    from rlsched.decisions.reading import part_has
-    from rlsched.errors import InputError
-    from rlsched.terminal.visible import visible
-
     folder = _store(run)
     at_s = None if at is None else _when(folder, at)
 
