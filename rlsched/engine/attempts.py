@@ -160,6 +160,8 @@ class SlurmAttempts:
         if not attempt.is_sure:
             offered = self._desk.offered.get(attempt.key)
             if offered is None:
+                offered = self._placed_as(job)
+            if offered is None:
                 return  # the broker has not answered the offer of this job yet
             if offered != number.job or attempt.is_of_another(job):
                 _log.warning(
@@ -208,6 +210,16 @@ class SlurmAttempts:
         elif not job.is_held and attempt.is_whole and self._is_refused(attempt, job, now_s):
             attempt.giving_up = job.reason or "None"
             self._placing.stop(attempt, job, now_s)
+
+    def _placed_as(self, job: SlurmJob) -> int | None:
+        """Return the number of the broker's job as which a Slurm job was placed earlier; None: never.
+
+        After a restart, the gateway offers only held jobs again. A job that was released, or has ended, keeps
+        the number in its marks, which only the gateway and admins can write.
+        """
+        marks = job.marks or {}
+        number = marks.get("j", "").partition(".")[0]
+        return int(number) if number.isdecimal() and marks.get("c") == self._desk.identity else None
 
     def _runs_otherwise(self, job: SlurmJob) -> None:
         """Handle a job that runs, but not as the attempt that the broker has ordered.

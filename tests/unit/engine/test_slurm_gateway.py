@@ -502,6 +502,28 @@ def test_restarted_gateway_reports_running_jobs(bench: Bench) -> None:
     assert reports["n2"] == []
 
 
+@pytest.mark.parametrize(("job", "code"), [(17, 0), (18, FOREIGN_EXIT_CODE)])
+def test_job_that_ended_in_an_earlier_attempt_ends_the_next_one_after_a_restart(
+    bench: Bench, job: int, code: int
+) -> None:
+    """The restarted gateway does not offer the job again, because it is not held."""
+    key = bench.slurm.sbatch(1, runs_s=1.0)
+    bench.poll()
+    bench.launch(key, 2)
+    for _ in range(5):
+        bench.poll()
+    assert bench.slurm.jobs[key].state == "COMPLETED"
+    bench.restart()
+    bench.poll()
+    for node in bench.slurm.nodes:
+        bench.send(node, Welcome(epoch=1, cluster="b1", heartbeat_s=2.0, forget=[(17, 1)]))
+    bench.said.clear()
+    bench.launch(key, 3, attempt=2, job=job, offered=False)
+    bench.poll()
+    ended = {(one.job, one.attempt, one.exit_code) for one in bench.of(Ended)}  # type: ignore[attr-defined]
+    assert ended == {(job, 2, code)}
+
+
 def test_held_jobs_are_left_to_slurm_without_a_broker(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
     bench.poll()
