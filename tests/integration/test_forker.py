@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
-from rlsched_node.processes import forker, shim
+import pytest
+
+from rlsched_node.processes import forker, shim, shims
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
-from rlsched_node.processes.steps import Exited
+from rlsched_node.processes.steps import Exited, Started
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ProcessId
 from tests.support.online.ranks import KEY, collect, output, start, until
 
@@ -34,6 +37,57 @@ def test_killed_forker_is_replaced_and_no_start_fails(store: AttemptStore) -> No
     shims._forked(Path("/no/such/directory"), 1)
     assert shims.forker_pid not in (0, first)
     ranks.close()
+
+
+def test_stopped_forker_is_killed_and_starts_no_second_shim(
+    store: AttemptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shims, "ANSWER_S", 0.2)
+    own = Shims(forks=True)
+    ranks = LiveRanks(store, shims=own)
+    forker_pid = own.forker_pid
+    os.kill(forker_pid, signal.SIGSTOP)
+    directory = start(ranks, store, "sh", "-c", "echo here; sleep 0.5")
+    assert shim.start_ticks(forker_pid) is None
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 0)
+    assert output(directory) == "here\n"
+    ranks.close()
+
+
+class Unanswered(Shims):
+    """The forker is killed after it has started a shim, and before it answers."""
+
+    def _forked(self, path: Path, tells: int) -> int:
+        assert super()._forked(path, tells)
+        until((path / "pid").exists)
+        return 0
+
+
+@pytest.mark.parametrize("runs_s", [0.0, 1.0])
+def test_attempt_with_two_shims_runs_once_under_the_shim_that_claimed_it(
+    store: AttemptStore, monkeypatch: pytest.MonkeyPatch, runs_s: float
+) -> None:
+    shim.become_subreaper()
+    monkeypatch.setattr(shims, "ANSWER_S", 60.0)
+    own = Unanswered(forks=True)
+    ranks = LiveRanks(store, shims=own, is_subreaper=True)
+    directory = start(ranks, store, "sh", "-c", f"echo here; sleep {runs_s}; exit 3")
+    if runs_s == 0.0:
+        time.sleep(0.5)
+    claimed = process_of(directory)
+    events = collect(ranks, Started)
+    assert events[0] == Started(KEY, claimed.pid)
+    other = KEY._replace(job=2)
+    start(ranks, store, "true", key=other)
+
+    def ends() -> list[object]:
+        events.extend(collect(ranks, Exited))
+        return sorted((event for event in events if isinstance(event, Exited)), key=str)
+
+    until(lambda: ends() == [Exited(KEY, 3), Exited(other, 0)])
+    assert output(directory) == "here\n"
+    ranks.close()
+    shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: off for the other tests
 
 
 def test_forker_exits_with_its_daemon_and_its_shims_do_not(store: AttemptStore) -> None:

@@ -235,7 +235,9 @@ class LiveRanks:
     def _shims(self) -> list[int]:
         """Return the process IDs that are never killed: live shims, the forker, the copiers and `spared`."""
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
-        return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
+        starting = [rank.directory.process() for rank in self._ranks.values() if rank.process is None]
+        claimed = [process.pid for process in starting if process is not None]
+        return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living, *claimed]
 
     def _look(self, events: list[Event]) -> None:
         """Restart killed copiers, add failed copies to `events`, and record the descendants of some shims.
@@ -282,11 +284,37 @@ class LiveRanks:
                 rank.told = (rank.told + piece)[:MAX_TOLD_BYTES]
             self._close_pipe(rank)
         if rank.process is None and rank.told.startswith(shim.CLAIMED):
+            self._follow_claim(rank)
             rank.process = ProcessId(rank.pid, shim.start_ticks(rank.pid), shim.boot_id())
             yield Started(rank.key, rank.pid)
 
+    def _follow_claim(self, rank: _WatchedShim) -> bool:
+        """Watch the shim that has claimed the attempt. Return whether another shim was watched before.
+
+        An attempt has two shims if its forker was killed after it had started the first one. The shim that
+        does not claim the attempt exits.
+        """
+        process = rank.directory.process()
+        if process is None or process.pid in (0, rank.pid):
+            return False
+        fields = shim.read_stat(process.pid)
+        if fields is None or int(fields[1]) != os.getpid():
+            return False
+        if rank.pid_fd is not None:
+            self._epoll.unregister(rank.pid_fd)
+            os.close(rank.pid_fd)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(rank.pid, os.WNOHANG)
+        rank.pid = rank.leftovers.shim_pid = process.pid
+        rank.pid_fd = _open_pidfd(process.pid)
+        if rank.pid_fd is not None:
+            self._epoll.register(rank.pid_fd, select.EPOLLIN)
+        return True
+
     def _finish(self, rank: _WatchedShim) -> Iterator[Event]:
         """Handle the exit of a shim. The rank has ended when its remaining processes have ended too."""
+        if rank.is_child and rank.process is None and self._follow_claim(rank):
+            return
         if rank.record is None:
             self._unwatch(rank)
             if rank.is_child:

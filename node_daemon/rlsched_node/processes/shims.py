@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +16,9 @@ from rlsched_node.processes import forker, shim
 from rlsched_node.processes.spawning import ENVIRONMENT, spawn_process
 
 ANSWER_S = 5.0
+"""Time within which a forker must answer, seconds."""
+KILLED_S = 1.0
+"""Time for which the daemon waits until a killed forker has exited, seconds."""
 _log = logging.getLogger("rlsched.node")
 
 
@@ -103,5 +108,24 @@ class Shims:
             return int(answer)
         except (OSError, ValueError) as error:
             _log.warning("the process that forks shims failed (%s); a new one replaces it", error)
-            self.close()
-            return 0
+            return self._killed_forker()
+
+    def _killed_forker(self) -> int:
+        """Kill the forker. Return the process ID of the shim that it has started in the meantime; 0: none.
+
+        Without the kill, a slow forker would start a second shim later. If it started a shim and was killed
+        before it answered, the attempt has two shims, of which one claims it (`LiveRanks`).
+        """
+        assert self._control is not None
+        give_up_s = time.monotonic() + KILLED_S
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.forker_pid, signal.SIGKILL)
+            while not os.waitpid(self.forker_pid, os.WNOHANG)[0] and time.monotonic() < give_up_s:
+                time.sleep(0.01)
+        control, self._control, self.forker_pid = self._control, None, 0
+        with control:
+            control.setblocking(False)
+            try:
+                return int(control.recv(200).decode())
+            except (OSError, ValueError):
+                return 0
