@@ -5,15 +5,20 @@ The job limits itself too, so that a failure here does not bring down the machin
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rlsched.wire.messages import Launch
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
 from rlsched_node.isolation.limits import RankLimits
 from rlsched_node.processes import shim
+from rlsched_node.processes.bounds import RankBounds
+from rlsched_node.processes.cores import Cores
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Event, Exited, Started
@@ -65,6 +70,20 @@ try:
 finally:
     print("made", made, flush=True)
 """
+AFFINITY = """
+import os, sys, time
+if sys.argv[1] == "leave":
+    os.sched_setaffinity(0, range(1024))
+os.fork()
+before = None
+while True:
+    now = sorted(os.sched_getaffinity(0))
+    if now != before:
+        print(now, flush=True)
+    before = now
+    time.sleep(0.02)
+"""
+SPIN = "print('up', flush=True)\nwhile True: pass"
 
 
 class Node:
@@ -72,7 +91,7 @@ class Node:
 
     def __init__(self, ranks: LiveRanks, store: AttemptStore, cgroups: Cgroups | None, stop: Path) -> None:
         self.ranks, self.store, self._stop = ranks, store, stop
-        self._is_grouped = cgroups is not None
+        self.cgroups = cgroups
         self.controllers = frozenset() if cgroups is None else cgroups.controllers
         self._neighbour = start(
             ranks,
@@ -107,23 +126,31 @@ class Node:
 
     def need(self, controller: str) -> None:
         """Skip a test with groups that cannot enforce this limit."""
-        if self._is_grouped and controller not in self.controllers:
+        if self.cgroups is not None and controller not in self.controllers:
             pytest.skip(f"the groups here have no controller {controller}")
 
 
-@pytest.fixture(params=["groups", "processes"])
-def node(store: AttemptStore, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
-    cgroups = Cgroups(str(tmp_path)) if request.param == "groups" else None
+def a_node(store: AttemptStore, folder: Path, cgroups: Cgroups | None) -> Iterator[Node]:
     if cgroups is not None and cgroups.note:
         pytest.skip(f"no control groups: {cgroups.note}")
     is_subreaper = shim.become_subreaper()
     shims, spared = Shims(forks=is_subreaper), own_children()
     ranks = LiveRanks(store, cgroups=cgroups, is_subreaper=is_subreaper, shims=shims, spared=spared)
-    yield Node(ranks, store, cgroups, tmp_path / "stop")
+    yield Node(ranks, store, cgroups, folder / "stop")
     for key in list(store.scan()):
         ranks.hard_kill(key)
     ranks.close()
     shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: off for the other tests
+
+
+@pytest.fixture(params=["groups", "processes"])
+def node(store: AttemptStore, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
+    yield from a_node(store, tmp_path, Cgroups(str(tmp_path)) if request.param == "groups" else None)
+
+
+@pytest.fixture
+def grouped(store: AttemptStore, tmp_path: Path) -> Iterator[Node]:
+    yield from a_node(store, tmp_path, Cgroups(str(tmp_path)))
 
 
 def test_fork_bomb_is_limited_in_processes(node: Node) -> None:
@@ -211,3 +238,93 @@ def test_children_in_their_own_sessions_are_killed_too(node: Node, kills_shim: b
     node.ended(directory)
     assert all(shim.start_ticks(pid) is None for pid in children)
     node.is_unharmed()
+
+
+def two_cores() -> list[int]:
+    """Two processors of this machine."""
+    found = sorted(os.sched_getaffinity(0))
+    if len(found) < 2:
+        pytest.skip("this machine has one processor")
+    return found[:2]
+
+
+def lines(directory: AttemptDir) -> list[str]:
+    return output(directory).splitlines()
+
+
+def test_job_cannot_leave_its_cores(grouped: Node) -> None:
+    grouped.need("cpuset")
+    (own, _) = two_cores()
+    limits = RankLimits(cpus=[own], owns_cpus=True)
+    directory = start(grouped.ranks, grouped.store, *PYTHON, AFFINITY, "leave", limits=limits)
+    until(lambda: len(lines(directory)) == 2)
+    assert lines(directory) == [f"[{own}]"] * 2, "the program asked for all processors"
+    grouped.ranks.hard_kill(KEY)
+    grouped.ended(directory)
+    grouped.is_unharmed()
+
+
+def test_lent_core_is_taken_from_all_processes_of_a_running_job(grouped: Node) -> None:
+    grouped.need("cpuset")
+    both = two_cores()
+    assert grouped.cgroups is not None
+    bounds = RankBounds(Cores(both, [set(both)]), grouped.cgroups, 2, memory_mib=1000, max_processes=100)
+
+    def order(job: int, lent_cores: int) -> Launch:
+        return Launch(
+            epoch=1,
+            job=job,
+            attempt=1,
+            rank=0,
+            num_ranks=1,
+            nodes=["n0"],
+            gpus=[job - 1],
+            command=["true"],
+            env={},
+            cwd="/",
+            cores=1,
+            lent_cores=lent_cores,
+        )
+
+    limits = bounds.allocate_limits(KEY, order(1, lent_cores=1))
+    (own,) = set(limits.cpus) - set(limits.lent_cpus)
+    directory = start(grouped.ranks, grouped.store, *PYTHON, AFFINITY, "stay", limits=limits)
+    until(lambda: lines(directory) == [str(both)] * 2)
+    needed = bounds.allocate_limits(KEY._replace(job=2), order(2, lent_cores=0))
+    assert needed.cpus == limits.lent_cpus
+    until(lambda: lines(directory)[2:] == [f"[{own}]"] * 2)
+    grouped.ranks.hard_kill(KEY)
+    grouped.ended(directory)
+    grouped.is_unharmed()
+
+
+def test_processor_time_follows_the_weights(grouped: Node) -> None:
+    """The weights are 100 and 300, as of jobs with one GPU and with three."""
+    grouped.need("cpu")
+    core = min(os.sched_getaffinity(0))
+    other = KEY._replace(job=3)
+    found = [
+        start(
+            grouped.ranks,
+            grouped.store,
+            *PYTHON,
+            SPIN,
+            key=key,
+            limits=RankLimits(cpus=[core], weight=weight),
+        )
+        for key, weight in ((KEY, 100), (other, 300))
+    ]
+    for directory in found:
+        until(has_output(directory, "up"))
+    groups = [Cgroup(record.cgroup) for directory in found if (record := directory.launch()) is not None]
+
+    def used_us() -> list[int]:
+        return [int(group.read("cpu.stat").split()[1]) for group in groups]
+
+    before, began_s = used_us(), time.monotonic()
+    until(lambda: time.monotonic() - began_s > 5.0)
+    one, three = (after - first for after, first in zip(used_us(), before, strict=True))
+    assert 2.4 < three / one < 3.6
+    grouped.ranks.hard_kill(other)
+    grouped.ranks.hard_kill(KEY)
+    until(lambda: not any(group.is_populated() for group in groups))
