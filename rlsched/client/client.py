@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -23,7 +24,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import is_starting, starting_at
 from rlsched.wire import messages
 from rlsched.wire.messages import Refused, Submitted
-from rlsched.wire.states import FINISHED
+from rlsched.wire.states import FINISHED, RUNNING
 
 if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
@@ -329,12 +330,24 @@ class Client:
         user: str | None = None,
         vc: str | None = None,
         account: str | None = None,
+        unfinished: bool = False,
     ) -> Iterator[messages.JobUsage]:
-        """Yield the usage of each job that ended at `since_s` or later and before `until_s`."""
+        """Yield the usage of each job that ended at `since_s` or later and before `until_s`.
+
+        `unfinished`: also yield the jobs that have used GPUs, but have not finished.
+        """
         asked = messages.ListUsage(since_s=since_s, until_s=until_s, user=user, vc=vc, account=account)
+        if unfinished:
+            asked = msgspec.structs.replace(asked, states=[*FINISHED, RUNNING])
+        known = set[int]()  # jobs that were unfinished, and may be listed again as finished
         while True:
             page = self._ask(asked, messages.Usage)
-            yield from page.jobs
+            for job in page.jobs:
+                if job.end_s == math.inf:
+                    known.add(job.job)
+                    yield job
+                elif job.job not in known:
+                    yield job
             if page.next is None:
                 return
             asked = msgspec.structs.replace(asked, before=page.next)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.journal.checking import check
+from rlsched.cli.shared.when import period_end_s, period_of
 from rlsched.client.sums import sums
 from tests.support.online.cluster import DEADLINE_S, Cluster, all_up, until
 
@@ -38,10 +39,13 @@ def test_usage_of_jobs_survives_the_broker(tmp_path: Path) -> None:
         with cluster.client() as client:
             assert client.history()[:-1] == before[:-1]
             assert sorted(client.usage(), key=repr) == used
-            rows, total = sums(client.usage(), ["user"], str)
+            rows, total = sums(client.usage(), ["user"], period_of, period_end_s)
             assert len(rows) == 1
             assert (total.jobs, total.outcomes["completed"], total.outcomes["failed"]) == (4, 2, 2)
             assert total.gpu_hours * 3600 == pytest.approx(sum(job.gpu_s for job in before[:-1]))
+            by_hour, total = sums(client.usage(unfinished=True), ["hour"], period_of, period_end_s)
+            assert total.gpu_hours * 3600 >= before[-1].gpu_s + sum(job.gpu_s for job in before[:-1])
+            assert sum(row.gpu_hours for row in by_hour) == pytest.approx(total.gpu_hours, rel=1e-9)
             client.cancel(runs)
             until(lambda: client.job(runs).state == "cancelled", "it is cancelled")
             assert [job.job for job in client.history(states=["cancelled"])] == [runs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.base.entries import AttemptOver, BillPriced, EnergyPriced
+from rlsched.broker.base.entries import BillPriced, EnergyPriced
 from rlsched.broker.journal.reading import read_journal
 from rlsched.cli.users.history import account, history
 from rlsched.energy.series import Series
@@ -65,6 +66,7 @@ def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
             at = ["--broker", cluster.address, "--keys", str(cluster.keys)]
             table = CliRunner().invoke(history, at, catch_exceptions=False).stdout
             asked = CliRunner().invoke(account, ["--json", *at], catch_exceptions=False).stdout
+            hours = CliRunner().invoke(account, ["--by", "hour,user", "--json", *at], catch_exceptions=False)
             sums = CliRunner().invoke(account, at, catch_exceptions=False).stdout
             said = str(client.why(job))
     finally:
@@ -75,10 +77,20 @@ def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
     rows = list(read_journal(cluster.journal))
     price.facts = [(row.now_s, row.entry.price) for row in rows if isinstance(row.entry, EnergyPriced)]
     intensity.facts = [(row.now_s, row.entry.price) for row in rows if isinstance(row.entry, BillPriced)]
-    over_s = next(row.now_s for row in rows if isinstance(row.entry, AttemptOver))
-    start_s = past.start_s or 0.0
-    assert past.cost == pytest.approx(price.bill(past.energy_j, start_s, over_s), rel=1e-6)
-    assert past.carbon_kg == pytest.approx(intensity.bill(past.energy_j, start_s, over_s), rel=1e-6)
+    start_s, end_s = past.start_s or 0.0, past.end_s or 0.0
+    last_s = max(fact_s for fact_s, _ in (*price.facts, *intensity.facts) if fact_s <= end_s)
+    assert past.cost == pytest.approx(price.bill(past.energy_j, start_s, end_s), rel=1e-6)
+    assert past.carbon_kg == pytest.approx(intensity.bill(past.energy_j, start_s, end_s), rel=1e-6)
+    assert (used.spans[0].start_s, used.spans[-1].end_s) == (start_s, end_s)
+    assert len(used.spans) > 4
+    for one in used.spans:  # after the last fact, its price is only assumed to last
+        energy_j = past.energy_j * (one.end_s - one.start_s) / (end_s - start_s)
+        assert one.energy_j == pytest.approx(energy_j, rel=1e-6)
+        if one.end_s <= last_s:
+            assert one.cost == pytest.approx(price.bill(energy_j, one.start_s, one.end_s), rel=1e-6)
+            assert one.carbon_kg == pytest.approx(intensity.bill(energy_j, one.start_s, one.end_s), rel=1e-6)
+    assert math.fsum(one.cost or 0.0 for one in used.spans) == pytest.approx(past.cost, rel=1e-9)
+    assert math.fsum(one.carbon_kg or 0.0 for one in used.spans) == pytest.approx(past.carbon_kg, rel=1e-9)
     for known in (price, intensity):
         assert len({value for _, value in known.facts}) > 2, "the values changed while the job ran"
     assert past.currency == "CHF"
@@ -86,6 +98,9 @@ def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
     total = json.loads(asked)["total"]
     assert (total["cost"], total["cost_jobs"], total["currency"]) == (past.cost, 1, "CHF")
     assert (total["carbon_kg"], total["carbon_jobs"]) == (past.carbon_kg, 1)
+    by_hour = json.loads(hours.stdout)
+    for field in ("cost", "carbon_kg", "gpu_hours", "energy_kwh"):
+        assert math.fsum(row[field] for row in by_hour["rows"]) == pytest.approx(total[field], rel=1e-9)
     for text in (table, sums):
         assert "CHF" in text
         assert "CO2e" in text

@@ -249,7 +249,7 @@ class Requests:
             case ListHistory() as wanted:
                 self._out.reply(asked.peer, asked.request, self._past.history(wanted, now_s))
             case ListUsage() as wanted:
-                self._out.reply(asked.peer, asked.request, self._past.usage(wanted))
+                self._out.reply(asked.peer, asked.request, self._past.usage(wanted, now_s))
             case ListNodes() as wanted:
                 self._out.reply(asked.peer, asked.request, self._pages.nodes(wanted))
             case ListQuotas(first=first):

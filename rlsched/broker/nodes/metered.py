@@ -183,14 +183,14 @@ class MeteredUsage:
 
     def energy_j(self, job: Job, now_s: float) -> float | None:
         """Return the energy of all attempts of a job up to now, joules; None if no node has measured it."""
-        used_j = self._active_j(job, now_s)
+        used_j = self.attempt_j(job, now_s)
         return job.energy_j if used_j is None else (job.energy_j or 0.0) + used_j
 
     def bill(self, job: Job, now_s: float) -> JobBill:
         """Return cost and carbon of the energy that a job's attempts used until `now_s`, Unix seconds."""
-        return self._state.job_bill(job, self._active_j(job, now_s), now_s)
+        return self._state.job_bill(job, self.attempt_j(job, now_s), now_s)
 
-    def _active_j(self, job: Job, now_s: float) -> float | None:
+    def attempt_j(self, job: Job, now_s: float) -> float | None:
         """Return the energy of the current attempt, joules; None: no current attempt, or not measured."""
         now = self.job(job, now_s) if job.active is not None else None
         return None if now is None else now.energy_j

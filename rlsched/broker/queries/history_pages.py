@@ -21,6 +21,8 @@ from rlsched.wire.states import RUNNING
 
 MAX_PAGE_BYTES = 1 << 16
 """Maximum estimated size of a page, bytes. A page with only one job can be larger."""
+MAX_USAGE_BYTES = 1 << 18
+"""Maximum estimated size of a page of `JobUsage`, bytes. The last job can exceed it."""
 SCANNED = 400
 """Maximum number of rows that are read for a page. Reading 400 rows takes about 4 ms."""
 MAX_PLACE_CHARS = 2_000
@@ -57,20 +59,41 @@ class HistoryPages:
             jobs.append(row)
         return History(jobs=jobs, next=after)
 
-    def usage(self, asked: ListUsage) -> Usage:
-        """Return a page of finished jobs with the fields of `JobUsage`, from which clients compute totals."""
-        found, after = self._ended.scan(_filter(asked), asked.before, SCANNED, SCANNED)
-        return Usage(jobs=[_used_by(row) for row in found], next=after)
+    def usage(self, asked: ListUsage, now_s: float) -> Usage:
+        """Return a page of jobs with the fields of `JobUsage`, newest first. `now_s`: Unix seconds."""
+        jobs: list[JobUsage] = []
+        left, cursor = MAX_USAGE_BYTES, asked.before
+        if RUNNING in asked.states and (cursor is None or math.isinf(cursor[0])):
+            for job in self._running(asked, is_waiting_too=True):
+                if left < 0 or len(jobs) == MAX_PAGE_ROWS:
+                    return Usage(jobs=jobs, next=cursor)
+                jobs.append(_used_so_far(job, self._state, self._metered, now_s))
+                left -= _usage_bytes(jobs[-1])
+                cursor = (math.inf, job.number)
+        before = None if cursor is None or math.isinf(cursor[0]) else cursor
+        found, after = self._ended.scan(_filter(asked), before, SCANNED, SCANNED)
+        for ended in found:
+            if jobs and left < 0:
+                return Usage(jobs=jobs, next=cursor)
+            jobs.append(_used_by(ended))
+            left -= _usage_bytes(jobs[-1])
+            cursor = (ended.end_s, ended.job)
+        return Usage(jobs=jobs, next=after)
 
-    def _running(self, asked: WhichJobs) -> list[Job]:
-        """Return the running jobs that match a question, newest first."""
+    def _running(self, asked: WhichJobs, *, is_waiting_too: bool = False) -> list[Job]:
+        """Return the running jobs that match a question, newest first.
+
+        `is_waiting_too`: also return waiting jobs that have used GPUs.
+        """
         if asked.states and RUNNING not in asked.states:
             return []
         below = math.inf if asked.before is None else asked.before[1]
         return [
             job
             for job in reversed(self._state.job_of_seq.values())
-            if job.number < below and job.active is not None and _is_wanted(job, asked)
+            if job.number < below
+            and (job.active is not None or (is_waiting_too and job.gpu_s > 0.0))
+            and _is_wanted(job, asked)
         ]
 
 
@@ -182,7 +205,35 @@ def _used_by(row: EndedJob) -> JobUsage:
         rest.cost,
         rest.carbon_kg,
         shortened(rest.currency),
+        row.job,
+        rest.spans,
     )
+
+
+def _used_so_far(job: Job, state: BrokerState, metered: MeteredUsage, now_s: float) -> JobUsage:
+    spec, attempt, bill, spans = job.spec, job.active, metered.bill(job, now_s), job.spans
+    if attempt is not None:
+        spans = spans + state.spans_of(job, attempt, metered.attempt_j(job, now_s), now_s)
+    return JobUsage(
+        spec.user,
+        spec.account,
+        spec.vc,
+        math.inf,
+        job.state,
+        job.gpu_s + (0.0 if attempt is None else spec.num_gpus * attempt.held_until_s(now_s)),
+        metered.energy_j(job, now_s),
+        job.wait_s,
+        bill.cost,
+        bill.carbon_kg,
+        shortened(bill.currency),
+        job.number,
+        spans,
+    )
+
+
+def _usage_bytes(row: JobUsage) -> int:
+    texts = row.user, row.account, row.vc, row.currency
+    return 70 + 56 * len(row.spans) + sum(map(text_bytes, texts))
 
 
 def _bytes(row: PastJob) -> int:

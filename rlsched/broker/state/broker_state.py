@@ -473,7 +473,9 @@ class BrokerState(Known):
         attempt.shares_with(attempt.tenants, now_s)
         job.gpu_s += job.spec.num_gpus * attempt.held_s
         used_j = attempt.energy_j
-        job.cost, job.carbon_kg, job.currency = self.job_bill(job, used_j, now_s)
+        used_until_s = end_s if attempt.seated_s == math.inf else max(end_s, attempt.seated_s)
+        job.cost, job.carbon_kg, job.currency = self.job_bill(job, used_j, used_until_s)
+        job.spans += self.spans_of(job, attempt, used_j, used_until_s)
         attempt.price_sum = attempt.bill_price_sum = 0.0
         if used_j is not None:
             job.energy_j = (job.energy_j or 0.0) + used_j

@@ -13,6 +13,7 @@ import msgspec
 from rlsched.broker.state.jobs import Job, place_of
 from rlsched.broker.state.nodes import Node
 from rlsched.errors import JournalError
+from rlsched.wire.messages import UsedSpan
 
 
 class EndedJob(NamedTuple):
@@ -123,19 +124,22 @@ def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
 
 
 def differing(row: EndedJob, other: EndedJob) -> list[str]:
-    """Return the columns in which two rows differ. The order of the fields in `rest` is ignored."""
+    """Return the columns in which the row `row` of this version and the stored row `other` differ.
+
+    The order of the fields in `rest` is ignored. If `other` lacks `spans`, an earlier version wrote it. This
+    version billed an attempt up to the time at which the broker knew its end, so bills are ignored.
+    """
     names = [name for name, one, two in zip(row._fields, row, other, strict=True) if one != two]
-    if names == ["rest"] and _sorted(row.rest) == _sorted(other.rest):
-        return []
-    return names
-
-
-def _sorted(rest: bytes) -> bytes:
-    """Return `rest` with its fields sorted by name; unchanged if it is damaged."""
+    if names != ["rest"]:
+        return names
     try:
-        return msgspec.msgpack.encode(msgspec.msgpack.decode(rest), order="sorted")
+        one, two = (msgspec.msgpack.decode(rest) for rest in (row.rest, other.rest))
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return rest
+        return names
+    if "spans" not in two:
+        for name in ("spans", "cost", "carbon_kg", "currency"):
+            one.pop(name, None), two.pop(name, None)
+    return [] if one == two else names
 
 
 def job_of(row: EndedJob) -> Job:
@@ -174,14 +178,15 @@ class RowRest(msgspec.Struct, frozen=True):
 
     Attributes:
         spec: Fields of the submission.
-        cost, carbon_kg, currency: Cost and carbon of the job's energy, as in `Job`. Rows of earlier versions
-            lack them.
+        cost, carbon_kg, currency, spans: Cost and carbon of the job's energy, and the times of its use, as in
+            `Job`. Rows of earlier versions lack them.
     """
 
     spec: AskedFor = AskedFor()
     cost: float | None = None
     carbon_kg: float | None = None
     currency: str = ""
+    spans: list[UsedSpan] = []
 
 
 _rest_decoder = msgspec.msgpack.Decoder(RowRest)

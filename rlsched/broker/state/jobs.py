@@ -10,7 +10,7 @@ import msgspec
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.states import Ending, check_job, check_rank
-from rlsched.wire.messages import RankUsage
+from rlsched.wire.messages import RankUsage, UsedSpan
 from rlsched.wire.states import ACTIVE, ENDED, LAUNCHING, LIVE, JobState, RankState
 
 _NO_RANKS: set[tuple[int, int]] = set()
@@ -224,6 +224,8 @@ class Job:
             part of a measured attempt (`rlsched.broker.state.bills`).
         carbon_kg: Carbon of `energy_j`, kg CO2e; None as for `cost`.
         currency: Currency of `cost`; "" if `cost` is None.
+        spans: When the ended attempts used GPUs and energy, in order of time. Attempts that ended under an
+            earlier version are missing.
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
         enlarged: Whether the job was queued once more for larger GPUs, because it ran out of GPU memory
             without co-tenants.
@@ -261,6 +263,7 @@ class Job:
     cost: float | None = None
     carbon_kg: float | None = None
     currency: str = ""
+    spans: list[UsedSpan] = field(default_factory=list)
     end_s: float | None = None  # end of the last rank, Unix seconds
     exit_code: int | None = None
     reason: str = ""

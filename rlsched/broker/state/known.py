@@ -16,14 +16,14 @@ from rlsched.broker.base.numbers import NumberOfSeq, Numbers
 from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.state.accounts import AccountMembers
 from rlsched.broker.state.arrays import Arrays, JobArray
-from rlsched.broker.state.bills import JobBill, PriceSums, job_bill
+from rlsched.broker.state.bills import JobBill, PriceSums, job_bill, spans_of
 from rlsched.broker.state.fair_share import FairShareUsage
 from rlsched.broker.state.finished_job import job_of
 from rlsched.broker.state.finished_table import EndedTable
 from rlsched.broker.state.gates import Gates
 from rlsched.broker.state.gpu_handover import GpuHandover
 from rlsched.broker.state.holdings import NodeHoldings
-from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import Priorities
@@ -33,6 +33,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import JournalError
+from rlsched.wire.messages import UsedSpan
 
 
 class Known:
@@ -146,7 +147,7 @@ class Known:
 
     def set_price(self, entry: EnergyPriced, now_s: float) -> None:
         """Set the price of electricity and the power limit. `now_s`: time of `entry`, Unix seconds."""
-        self.price_sums = self.price_sums.after(entry, now_s)
+        self.price_sums = self.price_sums.after(entry, now_s, self._oldest_s())
         self.energy_price = entry
         self.models.limit_power(entry.limit_w)
         self.cluster.set_price(
@@ -155,12 +156,25 @@ class Known:
 
     def set_bill_price(self, entry: BillPriced, now_s: float) -> None:
         """Set the price that only bills use. `now_s`: time of `entry`, Unix seconds."""
-        self.bill_price_sums = self.bill_price_sums.after(entry, now_s)
+        self.bill_price_sums = self.bill_price_sums.after(entry, now_s, self._oldest_s())
         self.bill_price = entry
+
+    def _oldest_s(self) -> float:
+        """Return the start of the oldest attempt on any node, Unix seconds; infinite if there is none."""
+        numbers = {number for node in self.nodes.values() for number in node.live_jobs}
+        attempts = (self.jobs[number].attempt for number in numbers)
+        return min((one.seated_s for one in attempts if one is not None), default=math.inf)
 
     def job_bill(self, job: Job, used_j: float | None, now_s: float) -> JobBill:
         """Return the bill of a job; arguments as in `rlsched.broker.state.bills.job_bill`."""
         return job_bill(self.price_sums, self.bill_price_sums, job, used_j, now_s)
+
+    def spans_of(self, job: Job, attempt: Attempt, used_j: float | None, end_s: float) -> list[UsedSpan]:
+        """Return the use of a job's attempt up to `end_s`; see `rlsched.broker.state.bills.spans_of`."""
+        if attempt.seated_s == math.inf:
+            return []
+        gpu_s = job.spec.num_gpus * (attempt.held_s if attempt.has_ended else attempt.held_until_s(end_s))
+        return spans_of(self.price_sums, self.bill_price_sums, attempt, gpu_s, used_j, end_s)
 
     def clear_on_finished(self) -> None:
         """Stop calling `on_finished` for finished jobs."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
 
 from rlsched.errors import InputError
 
+_QUARTER_S = 900.0
 _UNITS_S = {"min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _AGO = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(min|h|d|w)")
 _EXPECTED = "expected an age (30min, 12h, 7d, 2w), a day (2026-11-01) or a time (2026-11-01T13:30)"
@@ -66,5 +68,26 @@ def month_start_s(now_s: float) -> float:
 
 def period_of(period: str, when_s: float) -> str:
     """Return the local month, day or hour of a time: 2026-11, 2026-11-01 or 2026-11-01T13:00+0100."""
-    form = {"month": "%Y-%m", "day": "%F", "hour": "%FT%H:00%z"}[period]
-    return time.strftime(form, time.localtime(when_s))
+    return _period(period, when_s // _QUARTER_S)[0]
+
+
+def period_end_s(period: str, when_s: float) -> float:
+    """Return the end of the local month, day or hour that contains a time, Unix seconds."""
+    return _period(period, when_s // _QUARTER_S)[1]
+
+
+@lru_cache(maxsize=4096)
+def _period(period: str, quarter: float) -> tuple[str, float]:
+    """Return a period as text, and its end, Unix seconds. `quarter`: number of a quarter of an hour in it.
+
+    In all time zones, hours begin at quarters of an hour of UTC.
+    """
+    when_s = quarter * _QUARTER_S
+    local = time.localtime(when_s)
+    if period == "hour":
+        return time.strftime("%FT%H:00%z", local), when_s + 3_600.0 - 60.0 * local.tm_min - local.tm_sec
+    if period == "day":
+        end = datetime(*local[:3]) + timedelta(days=1)
+        return time.strftime("%F", local), end.timestamp()
+    end = datetime(local.tm_year + local.tm_mon // 12, local.tm_mon % 12 + 1, 1)
+    return time.strftime("%Y-%m", local), end.timestamp()

@@ -1,10 +1,10 @@
-"""The verbs `history`, which lists finished jobs, and `account`, which sums up their use of resources."""
+"""The verbs `history`, which lists finished jobs, and `account`, which sums up the use of resources."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
-from rlsched.cli.shared.options import BrokerAt, asking, json_option, shown
+from rlsched.cli.shared.options import BrokerAt, Command, asking, json_option, shown
 from rlsched.cli.shared.selecting import (
     NUMBERS,
     PAST_NAME,
@@ -47,21 +47,27 @@ SUM_COLUMNS = (
     "carbon_jobs",
 )
 _STATES = (*FINISHED, RUNNING)
-_SINCE = click.option(
-    "-S",
-    "--since",
-    "--starttime",
-    metavar="WHEN",
-    help="Only jobs that ended at or after this time: an age (30min, 12h, 7d, 2w), a date (2026-11-01) or a "
-    "time (2026-11-01T13:30).",
-)
-_UNTIL = click.option(
-    "-E",
-    "--until",
-    "--endtime",
-    metavar="WHEN",
-    help="Only jobs that ended before this time; WHEN as in --since.",
-)
+
+
+def _since(selects: str) -> Callable[[Command], Command]:
+    """Return the option `--since`. `selects`: beginning of its help text."""
+    return click.option(
+        "-S",
+        "--since",
+        "--starttime",
+        metavar="WHEN",
+        help=f"{selects} this time: an age (30min, 12h, 7d, 2w), a date (2026-11-01) or a time "
+        "(2026-11-01T13:30).",
+    )
+
+
+def _until(selects: str) -> Callable[[Command], Command]:
+    """Return the option `--until`. `selects`: beginning of its help text."""
+    return click.option(
+        "-E", "--until", "--endtime", metavar="WHEN", help=f"{selects} this time; WHEN as in --since."
+    )
+
+
 _USER = selecting_by(("user",))
 _VC = selecting_by(("vc",))
 _CSV = click.option(
@@ -86,8 +92,8 @@ _JSON = json_option("Print JSON instead of a table; times are Unix seconds.")
 @click.option("-A", "--account", metavar="NAME", help="Only jobs of this account.")
 @click.option("-X", "--allocations", "_allocations", is_flag=True, hidden=True)
 @PAST_NAME
-@_SINCE
-@_UNTIL
+@_since("Only jobs that ended at or after")
+@_until("Only jobs that ended before")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -187,8 +193,8 @@ def history(
 )
 @_USER
 @_VC
-@_SINCE
-@_UNTIL
+@_since("Only jobs that ended, and GPUs that were used, at or after")
+@_until("Only jobs that ended, and GPUs that were used, before")
 @_CSV
 @_JSON
 @asking
@@ -202,12 +208,13 @@ def account(
     as_json: bool,
     at: BrokerAt,
 ) -> None:
-    """Sum up finished jobs: GPU-hours, energy with its cost and carbon, waiting times, outcomes.
+    """Sum up jobs: GPU-hours, energy with its cost and carbon, waiting times, outcomes.
 
-    Without --since, the sums contain the jobs that ended in this month. A job counts with its whole run time
-    and energy in the month, day or hour in which it ended. Energy is blank if it was not measured, its cost
-    if the broker did not know the price, and its carbon if it did not know the carbon intensity (`rlsched
-    broker --energy`).
+    GPU-hours, energy, cost and carbon count in the month, day or hour in which they were used, at constant
+    power during each attempt, also for unfinished jobs up to now. Numbers of jobs, waiting times and
+    outcomes count when jobs ended. Without --since, the sums begin with this month. Energy is blank if it was
+    not measured, its cost if the broker did not know the price, and its carbon if it did not know the carbon
+    intensity (`rlsched broker --energy`).
 
     \b
     Example:
@@ -216,7 +223,7 @@ def account(
     """
     import msgspec
 
-    from rlsched.cli.shared.when import month_start_s, period_of, span_s
+    from rlsched.cli.shared.when import month_start_s, period_end_s, period_of, span_s
     from rlsched.client.sums import sums
 
     _one_form(as_csv, as_json)
@@ -227,9 +234,10 @@ def account(
         since_s = month_start_s(now_s if until_s is None else min(until_s, now_s))
     with at.reach() as client:
         used = chain.from_iterable(
-            client.usage(since_s=since_s, until_s=until_s, user=one, vc=vc) for one in _users(user)
+            client.usage(since_s=since_s, user=one, vc=vc, unfinished=True) for one in _users(user)
         )
-        rows, total = sums(used, names, period_of)
+        end_s = math.inf if until_s is None else until_s
+        rows, total = sums(used, names, period_of, period_end_s, since_s, end_s)
     if as_json:
         print_json(
             {

@@ -106,13 +106,13 @@ def print_sums(
     console = console or show.console()
     between = f"{_minute(since_s)} to {_minute(until_s)}"
     if not rows:
-        console.print(f"no job ended from {between}")
+        console.print(f"no job used GPUs or ended from {between}")
         return
     narrow = console.width < NARROW
-    title = f"jobs that ended from {between}"
+    title = f"use of GPUs, and jobs that ended, from {between}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    known = {"kWh": total.energy_kwh, "cost": total.cost_jobs or None, "CO2e": total.carbon_kg}
-    hidden = {name for name, value in known.items() if value is None}
+    figures_of_all = [_figures(row) for row in (*rows, total)]
+    hidden = {name for name in ("kWh", "cost", "CO2e") if not any(row[name] for row in figures_of_all)}
     hidden |= {COMPLETED, CANCELLED, REJECTED} if narrow else set()
     figures = [name for name in _figures(total) if name not in hidden]
     for name in by:

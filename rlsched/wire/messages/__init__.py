@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         ListUsage,
         PastJob,
         Usage,
+        UsedSpan,
         WhichJobs,
     )
     from rlsched.wire.messages.job_settings import (
@@ -327,6 +328,7 @@ __all__ = [
     "Timing",
     "Update",
     "Usage",
+    "UsedSpan",
     "Welcome",
     "WhichJobs",
     "WhoServes",

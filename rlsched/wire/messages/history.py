@@ -35,7 +35,10 @@ class ListHistory(WhichJobs, frozen=True, kw_only=True, tag="list_history"):
 
 
 class ListUsage(WhichJobs, frozen=True, kw_only=True, tag="list_usage"):
-    """Ask for a page of finished jobs, each as a `JobUsage`. Running jobs are not included."""
+    """Ask for a page of jobs, each as a `JobUsage`.
+
+    Jobs that have not finished, but have used GPUs, are included only if `states` contains `running`.
+    """
 
 
 class PastJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,13 +94,28 @@ class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):
     """Value of `before` for the next page; None: this is the last page."""
 
 
+class UsedSpan(msgspec.Struct, frozen=True, array_like=True):
+    """A part of an attempt, for which constant power is assumed, and constant prices are known."""
+
+    start_s: float
+    end_s: float
+    """Unix seconds; not before `start_s`."""
+    gpu_s: float
+    energy_j: float | None
+    """Energy of this part; None: not measured."""
+    cost: float | None = None
+    """Cost of this energy, in the job's currency; None: not known for the whole attempt."""
+    carbon_kg: float | None = None
+
+
 class JobUsage(msgspec.Struct, frozen=True, array_like=True):
-    """Values of one finished job, from which clients compute totals. The fields are as in `PastJob`."""
+    """Values of one job, from which clients compute totals. The fields are as in `PastJob`."""
 
     user: str
     account: str
     vc: str
     end_s: float
+    """End of the job; infinite: the job has not finished."""
     state: str
     gpu_s: float
     energy_j: float | None
@@ -105,6 +123,12 @@ class JobUsage(msgspec.Struct, frozen=True, array_like=True):
     cost: float | None = None
     carbon_kg: float | None = None
     currency: str = ""
+    job: int = 0
+    """Job ID; 0: the broker is older."""
+    spans: list[UsedSpan] = []
+    """When the job used these amounts, in order of time. Attempts that ended under an earlier version are
+    missing. Their amounts, which are the rest of the totals, count at `end_s`.
+    """
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, tag="usage"):

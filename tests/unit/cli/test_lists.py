@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,7 +119,7 @@ class Lists:
     def usage(self, *, user: str | None, **_: object) -> Iterator[JobUsage]:
         for one in self.past:
             if user in (None, one.user) and one.end_s is not None:
-                yield JobUsage(one.user, "", "", 1.0, one.state, 3600.0, None, 1.0)
+                yield JobUsage(one.user, "", "", time.time(), one.state, 3600.0, None, 1.0)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,7 +26,9 @@ from rlsched.broker.state.base import BasePart, read_base
 from rlsched.broker.state.bills import PriceSums
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.finished_job import ended_job
+from rlsched.broker.state.finished_table import EndedTable, put_finished
 from rlsched.broker.state.predictions import Predictions
+from rlsched.client.sums import sums
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
@@ -37,10 +40,13 @@ from rlsched.energy.limits import BillPrices, EnergyTable
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.wire.messages import (
+    Cancel,
     Capabilities,
+    DrainNode,
     Ended,
     Explanation,
     History,
+    JobUsage,
     ListHistory,
     ListUsage,
     Metered,
@@ -110,6 +116,12 @@ def restarted(journal: Journal, known: EnergyTable, hours: float) -> HandBroker:
     """A broker that continues a journal, this long after noon; its node has not connected yet."""
     at_s = BEGINS_S + hours * HOUR_S
     return HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, now_s=at_s, prices=known)
+
+
+def through(broker: HandBroker, hours: float) -> None:
+    """Let time pass until this long after noon, with a turn of the broker in each hour."""
+    for hour in range(1, math.ceil(hours)):
+        pass_until(broker, BEGINS_S + hour * HOUR_S)
 
 
 def start(broker: HandBroker, hours: float = 0.0, **more: object) -> int:
@@ -358,15 +370,20 @@ def test_an_end_that_is_reported_first_after_a_stop(journal: Journal) -> None:
 def lived(journal: Journal, known: EnergyTable) -> HandBroker:
     """Job 1 has ended, job 2 was requeued and has run for a while."""
     broker = make(journal, known)
-    end(broker, start(broker, 0.25), 1.5, kwh=6.0)
+    job = start(broker, 0.25)
+    through(broker, 1.5)
+    end(broker, job, 1.5, kwh=6.0)
     job = start(broker, 1.5)
+    through(broker, 2.5)
     requeued(broker, job, 2.5, 2.0)
+    through(broker, 3.5)
     pass_until(broker, BEGINS_S + 3.5 * HOUR_S)
     return broker
 
 
 def finish(broker: HandBroker) -> tuple[float | None, float | None, str]:
     """The last attempt ends at the same time in each rebuilt broker."""
+    through(broker, 5.0)
     end(broker, 2, 5.0, kwh=3.0, attempt=2)
     return bill(broker, 2)
 
@@ -419,6 +436,127 @@ def recover_attempt(journal: Journal) -> object:
     state = BrokerState(Predictions(RUNNING_MEAN), Order())
     state.replay(journal.rows())
     return state.jobs[2].attempt
+
+
+def used(broker: HandBroker, *states: str) -> list[JobUsage]:
+    found = broker.ask(ListUsage(states=list(states)))
+    assert isinstance(found, Usage)
+    return found.jobs
+
+
+def by_hour(jobs: list[JobUsage]) -> list[tuple[float, float | None, float | None]]:
+    """(kWh, cost, kg) in each hour from noon on, added up as `rlsched account --by hour` does."""
+    rows, _ = sums(
+        jobs,
+        ["hour"],
+        lambda _, when_s: f"{when_s // HOUR_S:012.0f}",
+        lambda _, when_s: (when_s // HOUR_S + 1.0) * HOUR_S,
+    )
+    return [(row.energy_kwh or 0.0, row.cost, row.carbon_kg) for row in rows]
+
+
+@pytest.mark.parametrize("follow", ["cost", "carbon"])
+def test_each_hour_has_its_own_energy_at_its_own_price(journal: Journal, follow: str) -> None:
+    broker = make(journal, both(follow=follow))
+    job = start(broker, 0.5)
+    through(broker, 2.0)
+    requeued(broker, job, 2.0, 2.0)
+    through(broker, 3.25)
+    end(broker, job, 3.25, kwh=6.0, attempt=2)
+    (row,) = used(broker)
+    kwh = [2.0 / 3.0, 4.0 / 3.0, 4.8, 1.2]
+    expected = [
+        (energy, by_hand(energy, [(price, 1.0)]), by_hand(energy, [(gram, 1.0)]))
+        for energy, price, gram in zip(kwh, STEPS, GRAMS, strict=False)
+    ]
+    found = by_hour([row])
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-4)
+    whole = broker.state.jobs[job]
+    assert math.fsum(hour[0] for hour in found) == pytest.approx(8.0, rel=1e-9)
+    assert math.fsum(hour[1] or 0.0 for hour in found) == pytest.approx(whole.cost, rel=1e-9)
+    assert math.fsum(hour[2] or 0.0 for hour in found) == pytest.approx(whole.carbon_kg, rel=1e-9)
+    assert math.fsum(one.gpu_s for one in row.spans) == pytest.approx(whole.gpu_s, rel=1e-9)
+    assert whole.gpu_s == pytest.approx(4 * 2.75 * HOUR_S, rel=1e-3)
+
+
+def test_jobs_that_have_not_finished_count_up_to_now(journal: Journal) -> None:
+    """Job 2 runs, after an attempt in the hours 1 and 2; job 3 waits, and has never had GPUs."""
+    broker = lived(journal, both())
+    told = RankMetered(job=2, attempt=2, rank=0, usage=RankUsage(measured_s=10), energy_mj=KWH_MJ)
+    broker.says("n0", Metered(ranks=[told]))
+    broker.ask(submit(4))
+    assert [one.job for one in used(broker)] == [one.job for one in used(broker, "completed")] == [1]
+    running, ended = used(broker, "completed", "failed", "running")
+    assert (running.job, running.state, running.end_s, ended.job) == (2, "running", math.inf, 1)
+    found = by_hour([running])
+    kwh = [1.0, 1.0 + 0.5, 0.5]
+    assert found == [
+        pytest.approx((energy, by_hand(energy, [(price, 1.0)]), by_hand(energy, [(gram, 1.0)])), abs=2e-3)
+        for energy, price, gram in zip(kwh, STEPS[1:], GRAMS[1:], strict=False)
+    ]
+    assert math.fsum(hour[1] or 0.0 for hour in found) == pytest.approx(running.cost, rel=1e-9)
+    assert math.fsum(one.gpu_s for one in running.spans) == pytest.approx(running.gpu_s, rel=1e-9)
+    broker.ask(Cancel(job=3))
+    broker.ask(DrainNode(node="n0", requeue=True))
+    end(broker, 2, 3.5, 1.0, attempt=2, exit_code=143)
+    waiting, *_ = used(broker, "completed", "running")
+    assert (waiting.job, waiting.state, waiting.end_s, len(waiting.spans)) == (2, "queued", math.inf, 4)
+
+
+def test_use_ends_when_the_node_says_not_when_the_broker_learns_it(journal: Journal) -> None:
+    """The job ended 45 minutes after its start; the broker, which had stopped, learns it two hours later."""
+    broker = make(journal, prices(STEPS))
+    job = start(broker, 0.5)
+    again = restarted(journal, prices(STEPS), 2.5)
+    usage = RankUsage(measured_s=60, energy_mj=6 * KWH_MJ)
+    again.says("n0", Ended(job=job, attempt=1, rank=0, exit_code=0, ran_s=0.75 * HOUR_S, usage=usage))
+    # from 13:00 on, only the mean price up to the start of the broker is known
+    cost = by_hand(6.0, [(100.0, 0.5), ((40.0 + 0.5 * 0.0) / 1.5, 0.25)])
+    assert again.state.jobs[job].end_s == pytest.approx(BEGINS_S + 1.25 * HOUR_S, abs=5.0)
+    assert bill(again, job)[0] == pytest.approx(cost, rel=1e-3)
+    found = by_hour(used(again))
+    assert [hour[0] for hour in found] == pytest.approx([4.0, 2.0], rel=1e-2)
+    assert math.fsum(hour[1] or 0.0 for hour in found) == pytest.approx(bill(again, job)[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("way", ["replay", "snapshot", "base"])
+def test_a_rebuilt_broker_has_the_same_hours(journal: Journal, tmp_path: Path, way: str) -> None:
+    broker = lived(journal, both())
+    if way == "snapshot":
+        keep_snapshot(journal, broker.state, broker.machine.scheduler)
+    whole = tmp_path / "whole.sqlite"
+    journal._db.execute("VACUUM INTO ?", (str(whole),))
+    finish(broker)
+    expected = used(broker)
+    with closing(Journal(whole)) if way != "base" else compacted(whole, broker.now_s) as copy:
+        again = restarted(copy, both(), 3.5)
+        finish(again)
+        assert by_hour(used(again)) == [pytest.approx(hour, rel=1e-9) for hour in by_hour(expected)]
+        assert len(used(again)[0].spans) == len(expected[0].spans) == 6
+        found = check(copy.path)
+    assert (found.damage, found.derived) == ([], [])
+
+
+def test_rows_and_bases_of_an_earlier_version_have_no_hours(journal: Journal) -> None:
+    """A job without parts counts when it ended. Its bill may differ, so a check ignores it."""
+    broker = lived(journal, both())
+    (row,) = used(broker)
+    table = EndedTable(journal.path, journal._db)
+    old = table.row(1)
+    assert old is not None
+    rest = msgspec.msgpack.decode(old.rest)
+    assert rest.pop("spans")
+    rest["cost"] += 1.0
+    with journal._db as db:
+        put_finished(db, [old._replace(rest=msgspec.msgpack.encode(rest))])
+    (again,) = used(broker)
+    assert (again.spans, again.cost) == ([], pytest.approx((row.cost or 0.0) + 1.0))
+    rest["exit_code_of_more"] = 1
+    assert check(journal.path).derived == []
+    with journal._db as db:
+        put_finished(db, [old._replace(rest=msgspec.msgpack.encode(rest))])
+    assert "its row differs from the entries: rest" in check(journal.path).derived[0]
 
 
 def test_a_base_of_an_earlier_version_has_unknown_prices(journal: Journal) -> None:

@@ -71,6 +71,12 @@ def test_jobs_are_sorted_by_end_with_running_ones_last(client: Client, broker: H
     assert (runs.end_s, runs.exit_code, runs.energy_j, runs.wait_s) == (None, None, None, 0.0)
     broker.says("n0", after_s=10.0)
     assert client.history(states=["running"])[-1].gpu_s == pytest.approx(20.0, abs=0.2)
+    runs, *_, used = client.usage(unfinished=True)
+    assert (runs.end_s, used.job) == (math.inf, 1)
+    for row, start_s, gpu_s in ((runs, broker.now_s - 10.0, 20.0), (used, first.start_s, 120.0)):
+        (span,) = row.spans
+        assert (span.start_s, span.gpu_s) == (pytest.approx(start_s, abs=0.2), pytest.approx(gpu_s, abs=0.2))
+        assert span.gpu_s == row.gpu_s
 
 
 @pytest.mark.parametrize(
@@ -113,40 +119,48 @@ def test_pages_of_any_length_list_the_same_jobs(
     client: Client, broker: HandBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, some = numbers(client), numbers(client, user="ada", states=["failed", "running"])
-    usage = list(client.usage(user="ada"))
+    usage, unfinished = list(client.usage(user="ada")), [SOME + 2, SOME + 1, *range(SOME, 0, -1)]
     assert len(usage) == SOME // 2
     for rows in (1, 2, 7, SOME):
         monkeypatch.setattr(history_pages, "SCANNED", rows)
         assert numbers(client) == whole
         assert numbers(client, user="ada", states=["failed", "running"]) == some
         assert list(client.usage(user="ada")) == usage
-    monkeypatch.setattr(history_pages, "MAX_PAGE_BYTES", 1)
+        assert [row.job for row in client.usage(unfinished=True)] == unfinished
+    for name in ("MAX_PAGE_BYTES", "MAX_USAGE_BYTES"):
+        monkeypatch.setattr(history_pages, name, 1)
     page = broker.ask(ListHistory())
     assert isinstance(page, History)
     assert len(page.jobs) == 1
     assert numbers(client) == whole
+    page = broker.ask(ListUsage(states=["completed", "failed", "running"]))
+    assert isinstance(page, Usage)
+    assert [row.job for row in page.jobs] == [SOME + 2]
+    assert [row.job for row in client.usage(unfinished=True)] == unfinished
 
 
+@pytest.mark.parametrize("verb", ["history", "account"])
 def test_job_that_ends_between_two_pages_is_listed_once(
-    broker: HandBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: HandBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr(history_pages, "MAX_PAGE_BYTES", 1)
+    for name in ("MAX_PAGE_BYTES", "MAX_USAGE_BYTES"):
+        monkeypatch.setattr(history_pages, name, 1)
     answers = 0
 
     def ending(question: ListHistory) -> object:
         nonlocal answers
         answers += 1
-        if answers == 3:
+        if answers == (3 if verb == "history" else 2):
             broker.says("n0", launched(SOME + 1), ended(SOME + 1))
         return broker.ask(question)
 
     stub = Stub(tmp_path)
     stub.script = ending  # type: ignore[assignment]
     with Client(stub.address, home=tmp_path, timeout_s=60.0) as client:
-        found = numbers(client)
+        found = numbers(client) if verb == "history" else [row.job for row in client.usage(unfinished=True)]
     stub.close()
     assert broker.state.jobs[SOME + 1].state == "completed"
-    assert found == list(range(1, SOME + 3))
+    assert sorted(found) == list(range(1, SOME + 3))
 
 
 def test_ends_at_the_same_instant_are_all_listed(journal: Journal) -> None:

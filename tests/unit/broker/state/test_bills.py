@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from rlsched.broker.base.entries import BillPriced, EnergyPriced, decode_entry, encode_entry
-from rlsched.broker.state.bills import NO_BILL, JobBill, PriceSums, job_bill
+from rlsched.broker.state.bills import MAX_SPANS, NO_BILL, JobBill, PriceSums, job_bill, spans_of
 from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.wire.messages import UsedSpan
 from tests.support.broker.hand import draft
 
 MWH = 3.6e9
@@ -103,6 +104,77 @@ def test_the_bill_of_several_attempts(earlier: dict[str, object], bill: JobBill)
     job = job_from(sums, 10.0, **earlier)
     assert bill_of(sums, job, MWH / 2, 20.0) == bill
     assert bill_of(sums, job, None, 20.0) == (job.cost, job.carbon_kg, job.currency), "not measured"
+
+
+def test_the_parts_of_an_attempt_add_up_to_its_bill() -> None:
+    """100 from 0 s, 40 from 60 s, 40 from 90 s, 70 from 120 s on; carbon 400, then 200 from 100 s on."""
+    cost = PriceSums().after(priced(100.0, pue=1.5), 0.0)
+    carbon = PriceSums().after(BillPriced(price=400.0, until_s=60.0, kind="carbon", pue=1.5), 0.0)
+    job = job_from(cost, 30.0, carbon)
+    assert job.attempt is not None
+    for at_s, before, price in ((60.0, 100.0, 40.0), (90.0, 40.0, 40.0), (120.0, 40.0, 70.0)):
+        cost = cost.after(priced(price, before, pue=1.5), at_s, 30.0)
+    carbon = carbon.after(
+        BillPriced(price=200.0, until_s=90.0, kind="carbon", pue=1.5, mean_before=400.0), 100.0, 30.0
+    )
+    spans = spans_of(cost, carbon, job.attempt, 260.0, MWH, 160.0)
+    assert [(one.start_s, one.end_s) for one in spans] == [
+        (30.0, 60.0), (60.0, 100.0), (100.0, 120.0), (120.0, 160.0),
+    ]  # fmt: skip
+    at_s = [one.end_s - one.start_s for one in spans]
+    assert [one.gpu_s for one in spans] == pytest.approx([2.0 * part_s for part_s in at_s])
+    assert [one.energy_j for one in spans] == pytest.approx([MWH * part_s / 130.0 for part_s in at_s])
+    prices = [100.0, 40.0, 40.0, 70.0]
+    grams = [400.0, 400.0, 200.0, 200.0]
+    assert [one.cost for one in spans] == pytest.approx(
+        [1.5 * price * part_s / 130.0 for price, part_s in zip(prices, at_s, strict=True)]
+    )
+    assert [one.carbon_kg for one in spans] == pytest.approx(
+        [1.5 * gram * part_s / 130.0 for gram, part_s in zip(grams, at_s, strict=True)]
+    )
+    whole = job_bill(cost, carbon, job, MWH, 160.0)
+    assert math.fsum(one.cost or 0.0 for one in spans) == pytest.approx(whole.cost, rel=1e-12)
+    assert math.fsum(one.carbon_kg or 0.0 for one in spans) == pytest.approx(whole.carbon_kg, rel=1e-12)
+    # an end that the broker learns late
+    early = spans_of(cost, carbon, job.attempt, 60.0, MWH, 75.0)
+    assert [(one.end_s, one.cost) for one in early] == [
+        (60.0, pytest.approx(1.5 * 100.0 * 2 / 3)), (75.0, pytest.approx(1.5 * 40.0 / 3)),
+    ]  # fmt: skip
+    assert bill_of(cost, job, MWH, 75.0).cost == pytest.approx(1.5 * 80.0)
+
+
+def test_an_attempt_without_known_bills_has_one_part() -> None:
+    cost = PriceSums().after(priced(100.0), 0.0)
+    job = job_from(cost, 0.0)
+    assert job.attempt is not None
+    later = cost.after(priced(40.0, 100.0), 10.0)
+    unmeasured = spans_of(later, PriceSums(), job.attempt, 40.0, None, 20.0)
+    assert unmeasured == [UsedSpan(0.0, 20.0, 40.0, None)]
+    gap = later.after(priced(None, 40.0), 15.0).after(priced(60.0), 17.0).after(priced(50.0, 60.0), 18.0)
+    assert spans_of(gap, PriceSums(), job.attempt, 40.0, 5.0, 20.0) == [UsedSpan(0.0, 20.0, 40.0, 5.0)]
+    assert spans_of(later, PriceSums(), job.attempt, 0.0, MWH, 0.0) == [UsedSpan(0.0, 0.0, 0.0, MWH, 40.0)], (
+        "an attempt without a duration"
+    )
+
+
+def test_steps_before_all_attempts_are_forgotten_and_equal_ones_are_joined() -> None:
+    sums = PriceSums().after(priced(50.0), 0.0)
+    for at_s in range(10, 1_000, 10):
+        price = float(at_s // 100)
+        sums = sums.after(priced(price, float((at_s - 10) // 100)), float(at_s), 650.0)
+    assert [(start_s, rate) for start_s, _, rate in sums.steps] == [
+        (600.0, 6.0), (700.0, 7.0), (800.0, 8.0), (900.0, 9.0),
+    ]  # fmt: skip
+    assert sums.until(655.0) == pytest.approx(100.0 * sum(range(6)) + 55.0 * 6.0)
+    long = PriceSums().after(priced(0.0), 0.0)
+    job = job_from(long, 0.5)
+    assert job.attempt is not None
+    for at_s in range(1, 3 * MAX_SPANS):
+        long = long.after(priced(float(at_s), float(at_s - 1)), float(at_s), 0.5)
+    spans = spans_of(long, PriceSums(), job.attempt, 1.0, MWH, 3.0 * MAX_SPANS)
+    assert len(spans) <= MAX_SPANS + 1
+    whole = bill_of(long, job, MWH, 3.0 * MAX_SPANS).cost
+    assert math.fsum(one.cost or 0.0 for one in spans) == pytest.approx(whole, rel=1e-9)
 
 
 @pytest.mark.parametrize("follows", ["cost", "carbon"])
