@@ -63,9 +63,10 @@ def test_report_and_job_files_agree(folder: Path, tmp_path: Path) -> None:
         assert carbon["idle"] == pytest.approx(one["idle_energy_kwh"] * 0.4 * 1.5)
         assert cost["jobs"] + cost["idle"] == pytest.approx(cost["cluster"])
         by_hour = one["energy_by_hour_kwh"]
-        assert sum(by_hour) == pytest.approx(one["cluster_energy_kwh"])
+        assert sum(by_hour) == pytest.approx(one["cluster_energy_kwh"], rel=1e-9)
         assert carbon["by_hour"] == pytest.approx([kwh * 0.4 * 1.5 for kwh in by_hour])
-        assert sum(cost["by_hour"]) == pytest.approx(cost["cluster"])
+        assert sum(cost["by_hour"]) == pytest.approx(cost["cluster"], rel=1e-9)
+        assert sum(carbon["by_hour"]) == pytest.approx(carbon["jobs"] + carbon["idle"], rel=1e-9)
         assert sum(cost["by_vc"].values()) == pytest.approx(cost["jobs"])
         assert sum(cost["by_user"].values()) == pytest.approx(cost["jobs"])
         with (tmp_path / f"{name}.csv").open(newline="", encoding="utf-8") as file:

@@ -69,6 +69,7 @@ def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
             hours = CliRunner().invoke(account, ["--by", "hour,user", "--json", *at], catch_exceptions=False)
             sums = CliRunner().invoke(account, at, catch_exceptions=False).stdout
             said = str(client.why(job))
+            at_end = client.job(job)
     finally:
         cluster.close()
     assert past.energy_j is not None
@@ -94,6 +95,9 @@ def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
     for known in (price, intensity):
         assert len({value for _, value in known.facts}) > 2, "the values changed while the job ran"
     assert past.currency == "CHF"
+    assert (at_end.energy_j, at_end.cost, at_end.carbon_kg, at_end.currency) == (
+        past.energy_j, past.cost, past.carbon_kg, "CHF",
+    )  # fmt: skip
     assert (used.cost, used.carbon_kg, used.currency) == (past.cost, past.carbon_kg, "CHF")
     total = json.loads(asked)["total"]
     assert (total["cost"], total["cost_jobs"], total["currency"]) == (past.cost, 1, "CHF")

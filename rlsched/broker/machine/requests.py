@@ -237,15 +237,15 @@ class Requests:
     def _answer(self, asked: ClientAsked, now_s: float) -> None:
         match asked.message:
             case ListJobs(job=None) as wanted:
-                self._out.reply(asked.peer, asked.request, self._pages.jobs(wanted))
+                self._out.reply(asked.peer, asked.request, self._pages.jobs(wanted, now_s))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number) if (
                 array := self._state.arrays.known.get(number)
             ) is not None:
-                self._out.reply(asked.peer, asked.request, self._of_array(asked.message, array))
+                self._out.reply(asked.peer, asked.request, self._of_array(asked.message, array, now_s))
             case ListJobs(job=int() as number, task=int()) if number in self._state.numbers:
                 self._out.reply(asked.peer, asked.request, _no_array(number))
             case ListJobs(job=int() as number) if number in self._state.numbers:
-                self._out.reply(asked.peer, asked.request, self._pages.job(number))
+                self._out.reply(asked.peer, asked.request, self._pages.job(number, now_s))
             case ListHistory() as wanted:
                 self._out.reply(asked.peer, asked.request, self._past.history(wanted, now_s))
             case ListUsage() as wanted:
@@ -299,14 +299,14 @@ class Requests:
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):
                 self._out.reply(asked.peer, asked.request, _no_such(number))
 
-    def _of_array(self, asked: ListJobs | Why | ReadLog, array: JobArray) -> ClientReply:
+    def _of_array(self, asked: ListJobs | Why | ReadLog, array: JobArray, now_s: float) -> ClientReply:
         match asked:
             case ListJobs(task=None):
                 return Jobs(jobs=[array_info(self._state, array)])
             case ListJobs(task=int() as task):
                 found = self._state.task(array, task)
                 if found is not None:
-                    return self._pages.job(found)
+                    return self._pages.job(found, now_s)
                 if not includes_task(array.spec.tasks, task):
                     own = shortened(in_words(array.spec.tasks, MAX_NAME_CHARS))
                     return Refused(message=f"array {array.number} has no task {task}: it has {own}")

@@ -46,22 +46,22 @@ class Pages:
         self._reasons = WaitingReasons(state)
         self._names: list[str] = []
 
-    def job(self, number: int) -> Jobs:
-        """Return a page with one job; empty if the job does not exist."""
+    def job(self, number: int, now_s: float) -> Jobs:
+        """Return a page with one job; empty if the job does not exist. `now_s`: Unix seconds."""
         job = self._state.job(number)
-        return Jobs(jobs=[] if job is None else [self._row(job)])
+        return Jobs(jobs=[] if job is None else [self._row(job, now_s)])
 
-    def jobs(self, asked: ListJobs) -> Jobs:
+    def jobs(self, asked: ListJobs, now_s: float) -> Jobs:
         """Return a page of the latest jobs with job numbers below `before`, oldest first.
 
-        The field `omitted` of the page is the number of older jobs.
+        The field `omitted` of the page is the number of older jobs. `now_s`: Unix seconds.
         """
         limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
         if asked.finished:
             latest, first = self._of_all(asked.before, limit)
         else:
             latest, first = self._of_live(asked.before, limit)
-        rows = _page(map(self._row, latest), _job_bytes)
+        rows = _page((self._row(job, now_s) for job in latest), _job_bytes)
         rows.reverse()
         return Jobs(jobs=rows, omitted=first + len(latest) - len(rows))
 
@@ -94,7 +94,7 @@ class Pages:
             found.append(job)
         return found, end - len(found)
 
-    def _row(self, job: Job | JobArray) -> JobInfo:
+    def _row(self, job: Job | JobArray, now_s: float) -> JobInfo:
         if isinstance(job, JobArray):
             return array_info(self._state, job)
         key = self._state.cluster.queue_key(job.seq) if job.state == QUEUED else None
@@ -107,7 +107,8 @@ class Pages:
             speed_frac=self._speed_frac(job),
             beside=co_tenants(self._state, job),
             usage=self._members.metered.job(job, self._state.now_s),
-            energy_j=self._members.metered.energy_j(job, self._state.now_s),
+            energy_j=self._members.metered.energy_j(job, now_s),
+            bill=self._members.metered.bill(job, now_s),
             grace_s=self._limits.grace_of(job.spec.grace_s) if job.live else None,
             shared_by=ways_of(self._state, job),
             seen=self._members.metered.speeds.of(job, self._state.now_s),
@@ -175,11 +176,11 @@ def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
 
 
 def _job_bytes(row: JobInfo) -> int:
-    types = *row.gpu_types, *row.preferred_types
-    texts = row.name, row.user, row.account, row.vc, row.workload, row.reason, *row.nodes, *types
+    more = row.currency, *row.gpu_types, *row.preferred_types
+    texts = row.name, row.user, row.account, row.vc, row.workload, row.reason, *row.nodes, *more
     used = 0 if row.usage is None else 460
     return (
-        540
+        590
         + used
         + sum(map(text_bytes, row.beside))
         + sum(map(text_bytes, texts))

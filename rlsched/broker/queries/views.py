@@ -10,6 +10,7 @@ from rlsched.broker.nodes.metered import NodeUse
 from rlsched.broker.nodes.seen_speed import SeenSpeed
 from rlsched.broker.queries.waiting import WaitingReasons, kept_out
 from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.bills import NO_BILL, JobBill
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import memory
 from rlsched.broker.state.jobs import Attempt, Job
@@ -51,6 +52,7 @@ def job_info(
     beside: Sequence[str] = (),
     usage: SeenUsage | None = None,
     energy_j: float | None = None,
+    bill: JobBill = NO_BILL,
     grace_s: float | None = None,
     shared_by: Sequence[str] = (),
     seen: SeenSpeed | None = None,
@@ -69,6 +71,7 @@ def job_info(
         `beside`: IDs of the jobs that share GPUs with the job.
         usage: Resources that the job uses; None: not measured.
         energy_j: Energy of all attempts, joules; None: not measured.
+        bill: Cost and carbon of this energy.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: the job has ended.
         shared_by: Ways in which the job can share its GPUs on its nodes (`MPS`, `TIME_SLICING`).
         seen: Observed speed of the job with its co-tenants.
@@ -126,6 +129,9 @@ def job_info(
         task=job.spec.task,
         usage=usage,
         energy_j=energy_j,
+        cost=bill.cost,
+        carbon_kg=bill.carbon_kg,
+        currency=shortened(bill.currency),
         grace_s=grace_s,
         shared_by=list(shared_by),
         seen_speed_frac=None if seen is None else round(seen.speed_frac, 4),

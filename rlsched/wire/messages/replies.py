@@ -98,6 +98,10 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     slow_sharing_s: float = 0.0
     """Time for which the job has been slow without interruption, seconds; 0: it is not slow. Slow means:
     below the speed that the policy permits, or clearly below the predicted speed."""
+    cost: float | None = None
+    """Cost of `energy_j` up to now, in `currency`. The three fields are as in `PastJob`."""
+    carbon_kg: float | None = None
+    currency: str = ""
 
 
 MAX_CLOCK_SKEW_S = 5.0

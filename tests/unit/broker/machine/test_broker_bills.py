@@ -46,8 +46,10 @@ from rlsched.wire.messages import (
     Ended,
     Explanation,
     History,
+    Jobs,
     JobUsage,
     ListHistory,
+    ListJobs,
     ListUsage,
     Metered,
     RankMetered,
@@ -606,6 +608,18 @@ def test_lists_and_why_have_the_bill(journal: Journal) -> None:
     ]
     assert [(one.cost, one.carbon_kg, one.currency) for one in used.jobs] == [
         (past.jobs[1].cost, past.jobs[1].carbon_kg, "EUR")
+    ]
+    now = broker.ask(ListJobs(finished=True))
+    assert isinstance(now, Jobs)
+    assert [(one.job, one.energy_j, one.cost, one.carbon_kg, one.currency) for one in now.jobs] == [
+        (
+            one.job,
+            one.energy_j,
+            pytest.approx(one.cost, rel=1e-6),
+            pytest.approx(one.carbon_kg, rel=1e-6),
+            "EUR",
+        )
+        for one in reversed(past.jobs)
     ]
     said = broker.ask(Why(job=1))
     assert isinstance(said, Explanation)
