@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,18 @@ def test_report_and_job_files_agree(folder: Path, tmp_path: Path) -> None:
         assert carbon["by_hour"] == pytest.approx([kwh * 0.4 * 1.5 for kwh in by_hour])
         assert sum(cost["by_hour"]) == pytest.approx(cost["cluster"], rel=1e-9)
         assert sum(carbon["by_hour"]) == pytest.approx(carbon["jobs"] + carbon["idle"], rel=1e-9)
+        hours, whole = one["by_hour"], one["cluster_energy_kwh"]
+        assert math.fsum(hours["energy_kwh"]) == pytest.approx(whole, rel=1e-9)
+        assert math.fsum(hours["cost"]) == pytest.approx(cost["cluster"], rel=1e-9)
+        assert math.fsum(hours["carbon_kg"]) == pytest.approx(carbon["cluster"], rel=1e-9)
+        prices = Series.read(folder / "signals" / "price.csv").values
+        first = round(hours["from_s"] / 3600.0)
+        for at, (kwh, amount) in enumerate(zip(hours["energy_kwh"], hours["cost"], strict=True), first):
+            if at < len(prices):  # later, the mean of the last days applies
+                assert amount == pytest.approx(1.5 * kwh * prices[at] / 1000.0, rel=1e-9)
+        assert len(hours["cost"]) > 48
+        of_day = np.bincount((first + np.arange(len(hours["cost"]))) % 24, hours["cost"])
+        assert cost["by_hour"] == pytest.approx(of_day.tolist(), rel=1e-9)
         assert sum(cost["by_vc"].values()) == pytest.approx(cost["jobs"])
         assert sum(cost["by_user"].values()) == pytest.approx(cost["jobs"])
         with (tmp_path / f"{name}.csv").open(newline="", encoding="utf-8") as file:

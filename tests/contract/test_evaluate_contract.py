@@ -33,7 +33,7 @@ MODEL_FIELDS = (
     "energy_per_job_kwh cluster_energy_kwh idle_energy_kwh replay_s shared_frac sm_clock_mean_frac "
     "measured_cells_frac power_down"
 )
-LAST_FIELDS = "floor_mean_s delay_mean_s peak_kw power_limit cost carbon_kg energy_by_hour_kwh"
+LAST_FIELDS = "floor_mean_s delay_mean_s peak_kw power_limit cost carbon_kg energy_by_hour_kwh by_hour"
 JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j cost carbon_kg"
 TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies settings"
 

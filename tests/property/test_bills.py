@@ -175,6 +175,39 @@ def test_energy_of_an_hour_is_the_cost_at_a_price_in_this_hour_only(
     assert found.hour_j.sum() == pytest.approx(found.cluster_j, rel=1e-9)
 
 
+def test_each_hour_of_the_run_has_its_own_price(workload: tuple[Trace, ClusterSpec], tmp_path: Path) -> None:
+    runs, count = Priced(tmp_path, workload), steps_of(workload[0], 3600.0) + 24 * 60  # to the last end
+    prices = np.random.default_rng(4).uniform(-50.0, 200.0, count)
+    found = runs.energy(RULES["fifo"], prices, pue=1.5)
+    assert found.hours_j is not None
+    assert found.cost is not None
+    assert found.hours_j.sum() == pytest.approx(found.cluster_j, rel=1e-9)
+    assert found.cost.hours.sum() == pytest.approx(found.cost.cluster, rel=1e-9)
+    assert found.hours_from_s == -20.0 * 60.0
+    used = np.flatnonzero(found.hours_j)
+    assert used[-1] < count
+    by_hand = found.hours_j[used] * prices[used] * 1.5 / J_PER_MWH
+    np.testing.assert_allclose(found.cost.hours[used], by_hand, rtol=1e-9, atol=1e-9)
+
+
+def test_later_hours_are_added_to_the_last_day(
+    workload: tuple[Trace, ClusterSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, count = Priced(tmp_path, workload), steps_of(workload[0], 3600.0) + 24 * 60
+    prices = np.random.default_rng(4).uniform(10.0, 200.0, count)
+    whole = runs.energy(RULES["fifo"], prices)
+    monkeypatch.setattr("rlsched_envs.sim.engine.DAYS_AFTER", 0)
+    cut = runs.energy(RULES["fifo"], prices)
+    assert whole.cost is not None
+    assert cut.cost is not None
+    for one, other in ((whole.hours_j, cut.hours_j), (whole.cost.hours, cut.cost.hours)):
+        assert one is not None
+        assert other is not None
+        assert one[len(other) :].sum() > 0.0, "the run goes on after the last submission"
+        np.testing.assert_array_equal(one[: len(other) - 24], other[:-24])
+        np.testing.assert_allclose(one.reshape(-1, 24).sum(0), other.reshape(-1, 24).sum(0), rtol=1e-9)
+
+
 def test_hours_of_a_constant_limit_are_unknown(workload: tuple[Trace, ClusterSpec], tmp_path: Path) -> None:
     table = Priced(tmp_path, workload).run(RULES["fifo"], EnergySignals(power_limit_kw=1e6))
     assert table.energy is not None

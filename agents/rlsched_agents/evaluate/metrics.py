@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from rlsched_agents.evaluate.modelled import (
     Basis,
     BillMetrics,
+    HourMetrics,
     PowerDownMetrics,
     PowerLimitMetrics,
     model_metrics,
@@ -147,6 +149,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         carbon_kg: Carbon of the electricity, kg CO2e. None without models, or without a carbon intensity.
         energy_by_hour_kwh: Energy of the whole cluster in the whole replay in each hour of the day (UTC),
             from midnight. None without models, or without a series in the cluster file's [energy].
+        by_hour: Energy, cost and carbon of the whole cluster in each hour of the replay. None as for
+            `energy_by_hour_kwh`.
     """
 
     jobs: int
@@ -197,6 +201,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     cost: BillMetrics | None = None
     carbon_kg: BillMetrics | None = None
     energy_by_hour_kwh: list[float] | None = None
+    by_hour: HourMetrics | None = None
 
 
 def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
@@ -439,6 +444,7 @@ def schedule_metrics(
         cost=modelled.cost,
         carbon_kg=modelled.carbon_kg,
         energy_by_hour_kwh=modelled.energy_by_hour_kwh,
+        by_hour=modelled.by_hour,
     )
 
 
@@ -456,6 +462,7 @@ def _merged(values: list[Any]) -> Any:
         keys = dict.fromkeys(key for value in values for key in value)
         return {key: _merged([value.get(key, 0) for value in values]) for key in keys}
     if isinstance(values[0], list):
-        return [_merged(list(step)) for step in zip(*values, strict=True)]
+        # lists by hour of replays that end at different times have different lengths
+        return [_merged(list(step)) for step in zip_longest(*values, fillvalue=0.0)]
     average = sum(values) / len(values)
     return round(average) if isinstance(values[0], int) else average

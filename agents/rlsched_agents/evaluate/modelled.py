@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.attempt_log import AttemptTable, ModelledAttempts
     from rlsched_envs.sim.bills import Bill
     from rlsched_envs.sim.job_table import JobTable
+    from rlsched_envs.sim.modelling import Energy
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -70,6 +71,25 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
     by_hour: list[float]
 
 
+class HourMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Energy, cost and carbon of the whole cluster in each hour (UTC) of a replay, including the warm-up.
+
+    The values of each list add up to the total of the cluster. More than a year after the last submission,
+    later hours are added to the hours of the last day.
+
+    Attributes:
+        from_s: Start of the first hour, seconds of the trace.
+        energy_kwh: Energy, without the overhead of the facility.
+        cost: Cost, in the cluster's currency; None: the price is unknown.
+        carbon_kg: Carbon, kg CO2e; None: the carbon intensity is unknown.
+    """
+
+    from_s: float
+    energy_kwh: list[float]
+    cost: list[float] | None
+    carbon_kg: list[float] | None
+
+
 class PowerLimitMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """How well a replay kept the power limit of the cluster file.
 
@@ -111,6 +131,24 @@ class ModelMetrics(NamedTuple):
     cost: BillMetrics | None = None
     carbon_kg: BillMetrics | None = None
     energy_by_hour_kwh: list[float] | None = None
+    by_hour: HourMetrics | None = None
+
+
+def hour_metrics(energy: Energy) -> HourMetrics | None:
+    """Return a replay's energy and bills by hour, from the first to the last hour with energy."""
+    if energy.hours_j is None or not energy.hours_j.any():
+        return None
+    used = np.flatnonzero(energy.hours_j)
+    first, end = int(used[0]), int(used[-1]) + 1
+    cost, carbon = (
+        None if bill is None else bill.hours[first:end].tolist() for bill in (energy.cost, energy.carbon)
+    )
+    return HourMetrics(
+        from_s=energy.hours_from_s + 3600.0 * first,
+        energy_kwh=(energy.hours_j[first:end] / J_PER_KWH).tolist(),
+        cost=cost,
+        carbon_kg=carbon,
+    )
 
 
 def bill_metrics(table: JobTable, bill: Bill | None, measured: Mask) -> BillMetrics | None:
@@ -196,6 +234,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
         cost=bill_metrics(table, table.energy.cost, measured),
         carbon_kg=bill_metrics(table, table.energy.carbon, measured),
         energy_by_hour_kwh=None if hour_j is None else (hour_j / J_PER_KWH).tolist(),
+        by_hour=hour_metrics(table.energy),
     )
 
 

@@ -40,7 +40,7 @@ class Bill:
         jobs: (J,) amount for each job.
         idle: Amount that belongs to no job: for nodes without their GPUs, and for GPUs without jobs.
         cluster: Amount for the whole cluster, accumulated separately from `jobs` and `idle`.
-        by_hour: (24,) amount for the whole cluster in each hour of the day (UTC).
+        hours: (24 x days,) amount for the whole cluster in each hour, as in `modelling.Energy.hours_j`.
         signal: The series that determines the amounts, with its integrals: price (currency per MWh) or carbon
             intensity (g CO2e per kWh).
     """
@@ -48,8 +48,13 @@ class Bill:
     jobs: NDArray[np.float64]
     idle: float
     cluster: float
-    by_hour: NDArray[np.float64]
+    hours: NDArray[np.float64]
     signal: Integrals
+
+    @property
+    def by_hour(self) -> NDArray[np.float64]:
+        """(24,) amount for the whole cluster in each hour of the day (UTC)."""
+        return of_day(self.hours)
 
     def first_rows(self, rows: int) -> Bill:
         """Return the bill with only the first `rows` jobs."""
@@ -61,6 +66,12 @@ class Bill:
             float(self.signal.between(since_s, until_s)[0]) / (until_s - since_s)
             for since_s, until_s in pairwise(edges.tolist())
         ]
+
+
+def of_day(hours: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (24,) sums of each hour of the day. `hours`: (24 x days,) values from a midnight on."""
+    found: NDArray[np.float64] = hours.reshape(-1, 24).sum(axis=0)
+    return found
 
 
 def second_0_of(spec: ClusterSpec, trace: Trace) -> datetime:
@@ -174,6 +185,5 @@ def bills_of(
         idle, cluster = float(books[f"idle_{name}"]) * factor, float(books[name]) * factor
         of_signal = progress.signal[row : row + 1], progress.signal[row + 2 : row + 3]
         signal = Integrals(float(books["grid_from_s"]), float(books["grid_step_s"]), *of_signal)
-        by_hour = np.array(books[f"hour_{name}"]) * factor
-        found.append(Bill(of_job, idle, cluster, by_hour, signal) if known else None)
+        found.append(Bill(of_job, idle, cluster, progress.hours[1 + row] * factor, signal) if known else None)
     return found

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,8 @@ from rlsched_envs.sim.slices import fit_slices
 _ROWS_BETWEEN_LOOKS = 256
 """Number of arrivals after which the run checks again whether it can stop early."""
 _REFERENCE = Policy("fifo-backfill")
+DAYS_AFTER: Final = 366
+"""Days after the last submission for which energy and bills are recorded by hour."""
 
 
 class PredictedTimes(NamedTuple):
@@ -270,15 +272,17 @@ class Engine:
         `asked`: whether the policy also reads ranks of prices, and prices of the next hours.
         """
         submit_s = self.arrays.truth.submit_s
-        signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0, asked)
+        last_s = float(submit_s[-1]) if len(submit_s) else 0.0
+        signals = signals_of(self.spec, self.trace, last_s, asked)
         if signals is not None:
             progress = self.arrays.progress
             second_0 = second_0_of(self.spec, self.trace)
-            progress.books.by_hour = 1.0
-            progress.books.day_from_s = -math.fmod(second_0.timestamp(), DAY_S)
+            from_s = progress.books.day_from_s[0] = -math.fmod(second_0.timestamp(), DAY_S)
+            days = math.ceil((last_s - from_s) / DAY_S) + DAYS_AFTER if self._physics else 0
             progress.books.grid_from_s, progress.books.grid_step_s = signals.from_s, signals.step_s
             table = np.ascontiguousarray(np.vstack([signals.sums[:2], signals.rates]))
-            self.arrays = self.arrays._replace(progress=progress._replace(signal=table))
+            progress = progress._replace(signal=table, hours=np.zeros((3, 24 * days)))
+            self.arrays = self.arrays._replace(progress=progress)
 
     def _begin_log(self) -> None:
         """Create the attempt log, before the run starts."""
@@ -569,11 +573,13 @@ class Engine:
         books = progress.books[0]
         cost, carbon = bills_of(progress, self.spec, self._rows, len(self.trace))
         idle_j, cluster_j, peak_w = float(books.idle_j), float(books.energy_j), float(books.peak_w)
-        hour_j = np.array(books.hour_j) if books.by_hour else None
+        hours_j = progress.hours[0].copy() if progress.hours.shape[1] else None
         limit = None
         if self.state.arrays.config.limited[0]:
             limit = LimitKept(float(books.capped_s), float(books.over_s), float(books.over_j))
-        return Energy(job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w, limit, hour_j)
+        return Energy(
+            job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w, limit, hours_j, float(books.day_from_s)
+        )
 
     def _ends_s(self) -> NDArray[np.float64]:
         """Return the (T,) ends of the runnable jobs; nan if unknown.

@@ -28,7 +28,7 @@ from rlsched.models.slice_name import whole_type
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import convert_settings, read_table
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.bills import Bill
+from rlsched_envs.sim.bills import Bill, of_day
 from rlsched_envs.sim.physics import begin_books
 from rlsched_envs.sim.sim_arrays import SimArrays
 
@@ -277,8 +277,9 @@ class Energy:
         carbon: Emissions of the energy, kg CO2e; None: the carbon intensity is unknown.
         peak_w: Highest power of the whole cluster, as a mean over about 15 minutes.
         limit: How well the power limit was kept; None: there is no limit.
-        hour_j: (24,) energy of the whole cluster in each hour of the day (UTC); None: the wall-clock time is
-            unknown.
+        hours_j: (24 x days,) energy of the whole cluster in each hour (UTC) from `hours_from_s` on; None: the
+            wall-clock time is unknown. The last 24 entries also have the same hours of later days.
+        hours_from_s: A midnight (UTC), seconds of the trace.
     """
 
     job_j: NDArray[np.float64]
@@ -289,7 +290,13 @@ class Energy:
     carbon: Bill | None = None
     peak_w: float = 0.0
     limit: LimitKept | None = None
-    hour_j: NDArray[np.float64] | None = None
+    hours_j: NDArray[np.float64] | None = None
+    hours_from_s: float = 0.0
+
+    @property
+    def hour_j(self) -> NDArray[np.float64] | None:
+        """(24,) energy of the whole cluster in each hour of the day (UTC); None as for `hours_j`."""
+        return None if self.hours_j is None else of_day(self.hours_j)
 
     def first_rows(self, rows: int) -> Energy:
         """Return a copy in which `job_j`, `cost` and `carbon` have only the first `rows` jobs."""

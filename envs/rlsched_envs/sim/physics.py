@@ -68,7 +68,7 @@ def pass_time(x: ProgressArrays, since_s: float, until_s: float) -> None:
         x.books[0].idle_cost += x.books[0].idle_w * price
         x.books[0].carbon += x.books[0].total_w * carbon
         x.books[0].idle_carbon += x.books[0].idle_w * carbon
-    if x.books[0].by_hour > 0.0:
+    if x.hours.shape[1] > 0:
         _pass_hours(x, since_s, until_s)
     x.books[0].energy_j += x.books[0].total_w * seconds
     x.books[0].idle_j += x.books[0].idle_w * seconds
@@ -80,18 +80,20 @@ def pass_time(x: ProgressArrays, since_s: float, until_s: float) -> None:
 
 @kernel
 def _pass_hours(x: ProgressArrays, since_s: float, until_s: float) -> None:
-    """Add the energy, cost and carbon of a time span to the totals of each hour of the day."""
-    books = x.books[0]
+    """Add the energy, cost and carbon of a time span to the totals of each hour."""
+    books, recorded = x.books[0], x.hours.shape[1]
     while since_s < until_s:
         hour = math.floor((since_s - books.day_from_s) / HOUR_S)
         end_s = min(until_s, books.day_from_s + (hour + 1) * HOUR_S)
         if end_s <= since_s:  # rounding
             end_s = until_s
-        at = int(hour) % 24
-        books.hour_j[at] += books.total_w * (end_s - since_s)
+        at = int(hour)
+        if at >= recorded:
+            at = recorded - 24 + at % 24
+        x.hours[0, at] += books.total_w * (end_s - since_s)
         if x.signal.shape[1] > 0:
-            books.hour_cost[at] += books.total_w * signal_between(x, PRICE, since_s, end_s)
-            books.hour_carbon[at] += books.total_w * signal_between(x, CARBON, since_s, end_s)
+            x.hours[1, at] += books.total_w * signal_between(x, PRICE, since_s, end_s)
+            x.hours[2, at] += books.total_w * signal_between(x, CARBON, since_s, end_s)
         since_s = end_s
 
 
@@ -441,9 +443,7 @@ def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     books.cost = books.idle_cost = books.unused_cost = books.carbon = books.idle_carbon = 0.0
     books.lost_rate = books.lost_s = books.demand_w = books.peak_w = books.wake_ups = 0.0
     books.capped_s = books.over_s = books.over_j = 0.0
-    books.hour_j[:] = 0.0
-    books.hour_cost[:] = 0.0
-    books.hour_carbon[:] = 0.0
+    x.hours[:] = 0.0
     for n in range(x.used.shape[0]):
         x.used[n] = 0
     x.books[0].next_seen_s = np.inf

@@ -118,11 +118,7 @@ BOOKS: Final = np.dtype(
         ("idle_cost", np.float64),
         ("carbon", np.float64),  # integrals of carbon intensity x `total_w` and x `idle_w`
         ("idle_carbon", np.float64),
-        ("by_hour", np.float64),  # 1: record the next fields, for each hour of the day (UTC)
-        ("day_from_s", np.float64),  # a midnight (UTC), seconds of the trace
-        ("hour_j", np.float64, (24,)),  # integral of `total_w`; the next two: x price, x carbon intensity
-        ("hour_cost", np.float64, (24,)),
-        ("hour_carbon", np.float64, (24,)),
+        ("day_from_s", np.float64),  # start of `ProgressArrays.hours`: a midnight (UTC), seconds of the trace
         ("unused_cost", np.float64),  # integral of price x power of the nodes without jobs, J x price
         ("unused_sleep", np.float64),  # 1: unused nodes sleep: record `unused_cost` and `wake_ups`
         ("demand_w", np.float64),  # `total_w` without sleeping unused nodes, as a demand meter shows it
@@ -166,6 +162,9 @@ class ProgressArrays(NamedTuple):
     # and 3 their values in each step (`rlsched.energy.series.Integrals`), others: see
     # `signals.RATIO`; (0, 0): no signal
     used: NDArray[np.int8]  # (nodes,) whether each node ran a job when last recorded; (0,): not recorded
+    hours: NDArray[np.float64]  # (3, 24 x days) integrals of `BOOKS.total_w`, x price, and x carbon intensity
+    # in each hour from `BOOKS.day_from_s` on; the last 24 also have the same hours of later days;
+    # (3, 0): not recorded
 
 
 @by_reference
@@ -195,6 +194,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         books=records(1, BOOKS),
         signal=np.zeros((0, 0)),
         used=np.zeros(0, np.int8),
+        hours=np.zeros((3, 0)),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
     progress.run.timer_s = progress.run.review_s = np.inf

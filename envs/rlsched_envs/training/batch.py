@@ -120,5 +120,6 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
         r.books[k],
         r.signal[k],
         r.used[k],
+        r.hours[k],
     )
     return SimArrays(state, b.truth[k], progress, None)

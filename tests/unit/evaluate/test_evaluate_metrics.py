@@ -6,6 +6,7 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import rejected_lines, rejected_reasons
 from rlsched_agents.evaluate.jobs_out import Places, file_stem, ranges, seconds, write_jobs
 from rlsched_agents.evaluate.metrics import bounded_slowdown, mean_over_seeds, quantile, schedule_metrics
+from rlsched_agents.evaluate.modelled import HourMetrics
 from rlsched_agents.evaluate.pairs import Ratio, compare, geometric_mean, ratio_of_sums
 from rlsched_agents.evaluate.run import distinct, replay_tasks
 from rlsched_agents.evaluate.windows import MeasuredWindow, scaled_cluster, window_of
@@ -175,6 +177,20 @@ def test_mean_over_seeds() -> None:
     assert both.over_time is not None
     # Steps of 60 s: p and q in the first; r and 10 or 6 s of s in the remaining 40 s.
     assert both.over_time.gpus_allocated == pytest.approx([(50 + 80) / 60, (30 + 2 * 8) / 40])
+
+
+def test_mean_over_seeds_of_replays_that_end_at_different_times() -> None:
+    """An hour after the end of a replay counts as 0, so that the means add up to the mean of the totals."""
+    hours = [
+        HourMetrics(from_s=3_600.0, energy_kwh=kwh, cost=kwh, carbon_kg=None) for kwh in ([2.0, 4.0], [6.0])
+    ]
+    one, other = (
+        msgspec.structs.replace(schedule_metrics(make_table(), num_gpus=8), by_hour=by_hour)
+        for by_hour in hours
+    )
+    assert mean_over_seeds([one, other]).by_hour == HourMetrics(
+        from_s=3_600.0, energy_kwh=[4.0, 2.0], cost=[4.0, 2.0], carbon_kg=None
+    )
 
 
 def test_rejected_jobs_are_counted_and_named() -> None:
