@@ -14,13 +14,16 @@ from rich.text import Text
 
 from rlsched.broker.base.usage_words import carbon, energy, money
 from rlsched.cli.shared.job_number import called
-from rlsched.cli.shared.job_tables import COLOURS, NARROW, clock, named_table
-from rlsched.client.sums import Sums
+from rlsched.cli.shared.job_tables import COLOURS, NARROW, NARROW_NAME, clock, named_table
+from rlsched.client.sums import PERIODS, Sums
 from rlsched.terminal import show
 from rlsched.terminal.layout import Column
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import PastJob
-from rlsched.wire.states import CANCELLED, COMPLETED, REJECTED
+from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, REJECTED
+
+_GAP: Final = 3
+"""Space between two columns of a table of sums, characters."""
 
 _HISTORY: Final = {
     column.title: column
@@ -108,15 +111,16 @@ def print_sums(
     if not rows:
         console.print(f"no job used GPUs or ended from {between}")
         return
-    narrow = console.width < NARROW
     title = f"use of GPUs, and jobs that ended, from {between}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    figures_of_all = [_figures(row) for row in (*rows, total)]
-    hidden = {name for name in ("kWh", "cost", "CO2e") if not any(row[name] for row in figures_of_all)}
-    hidden |= {COMPLETED, CANCELLED, REJECTED} if narrow else set()
-    figures = [name for name in _figures(total) if name not in hidden]
-    for name in by:
-        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=12 if narrow else 40)
+    cap = NARROW_NAME if console.width < NARROW else 40
+    room = console.width
+    for at, name in enumerate(by):
+        longest = max(len(name), *(len(visible(row.of[at])) for row in rows))
+        longest = longest if name in PERIODS else min(longest, cap)
+        room -= longest + _GAP
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=longest)
+    figures = _fitting([_figures(row) for row in (*rows, total)], room)
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -127,6 +131,18 @@ def print_sums(
         cells = _figures(total)
         table.add_row("all", *[""] * (len(by) - 1), *(cells[name] for name in figures))
     console.print(table)
+
+
+def _fitting(rows: list[dict[str, str]], room: int) -> list[str]:
+    """Return the titles of the columns to print: no empty bills, and as many as `room` characters hold."""
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) + _GAP for name in rows[0]}
+    for name in ("kWh", "cost", "CO2e"):
+        if not any(row[name] for row in rows):
+            del widths[name]
+    for name in (REJECTED, CANCELLED, COMPLETED, "p90", "wait mean", FAILED, "jobs"):
+        if sum(widths.values()) > room:
+            del widths[name]
+    return list(widths)
 
 
 def _figures(row: Sums) -> dict[str, str]:

@@ -403,6 +403,23 @@ def test_tables_have_the_known_bills(width: int) -> None:
     assert text.count("0.75 kg") == 2
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_tables_by_hour_have_whole_figures(width: int) -> None:
+    """Columns that do not fit are left out; hours and figures are never cut."""
+    spans = [UsedSpan(HOUR * k, HOUR * (k + 1), 1e4, 3.3e7 * k, 0.123 * k, 0.456) for k in range(3)]
+    job = JobUsage(
+        "somebody-or-other", "", "", 3 * HOUR, "completed", 3e4, 9.9e7, 5.0, 0.369, 1.368, "EUR", 1, spans
+    )
+    rows, total = sums([job], ["hour", "user"], period_of, period_end_s)
+    text = shown(width, print_sums, ["hour", "user"], rows, total, 0.0, NOW_S)
+    assert max(map(len, text.splitlines())) <= width
+    for row in rows:
+        assert row.of[0] in text
+    assert text.count("0.46 kg") == 3
+    assert [row for row in text.splitlines() if "0.25 EUR" in row and "18.33" in row]
+    assert ("failed" in text, "wait mean" in text) == (width > 80, width > 100)
+
+
 def test_empty_table_is_a_line_and_unknown_energy_has_no_column() -> None:
     assert "no jobs" in history_lines([], 100)[0].plain
     rows, total = sums(JOBS[1:], ["user"], hundreds, hundreds_end)
