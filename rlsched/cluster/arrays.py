@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.demand import MAX_KINDS, WHOLE_GPU_MILLI
 from rlsched.cluster.dials import DialArrays, no_dials
 from rlsched.compile.reference import by_reference
+from rlsched.energy.limits import FALLS
 from rlsched.energy.relative import AHEAD_H, OUTLOOK
 from rlsched.models.arrays import ModelArrays, no_models
 from rlsched.models.arrays import Records as Records
@@ -91,6 +92,9 @@ CONFIG: Final = np.dtype(
         ("price_sums", np.float64, (AHEAD_H,)),  # integral of the price relative to the mean, from
         # `price_from_s` to the end of each of the next hours, in hours: sums of
         # `rlsched.energy.relative.prices_ahead`, if the policy reads them; else 0
+        ("limit_soft", np.int64),  # 1: urgent jobs may exceed the power limit
+        ("fall_s", np.float64, (FALLS,)),  # times at which the limit will fall, as announced; infinite: none
+        ("fall_w", np.float64, (FALLS,)),  # the limit from then on, W: lower than all limits before
         ("limits_memory", np.int64),  # 0: `gpu.usable_mib` and `gpu.joinable_mib` are UNCOUNTED on all GPUs
     ],
     align=True,
@@ -125,11 +129,14 @@ SCRATCH: Final = np.dtype(
         ("look_s", np.float64),  # lower bound of `look_s` of all running jobs
         ("deferred", np.int64),  # number of DEFERRED jobs
         ("defer_s", np.float64),  # time when the first DEFERRED job has used up the slack that it may use
-        ("first_seq", np.int64),  # `seq` of the job for which power is kept before later jobs start
-        ("first_w", np.float64),  # power that is kept for it, W
+        ("first_seq", np.int64, (1 + FALLS,)),  # `seq` of the job for which power is kept before later jobs
+        # start: under the limit now, and under each announced limit
+        ("first_w", np.float64, (1 + FALLS,)),  # power that is kept for it, W
         ("usable", np.int64, (MAX_KINDS,)),  # by GPU type: highest `limit._usable` of its nodes, -1: no node
         ("hosts", np.int64, (MAX_KINDS,)),  # by GPU type: the node with this value
-        ("room_w", np.float64, (2,)),  # power that a job of each class may add when it starts, W
+        ("room_w", np.float64, (1 + FALLS, 2)),  # power that a job of each class may add when it starts, W:
+        # under the limit now, and under each announced limit
+        ("stops", np.int64),  # 1: jobs may be preempted to keep the power limit
     ],
     align=True,
 )
@@ -468,7 +475,7 @@ def empty_state(
     config = records(1, CONFIG)
     config.placement, config.sorts_queue = PLACEMENT_CODES[placement], 1
     config.reserve_after_s = config.price_until_s = config.limit_w = np.inf
-    config.clock_cap[:] = 1.0
+    config.clock_cap[:], config.fall_s[:], config.fall_w[:] = 1.0, np.inf, np.inf
     job, demand = records(slots, JOB), records(demands, DEMAND)
     job.head[:] = job.host[:] = demand.preferred[:] = -1
     return StateArrays(

@@ -394,10 +394,21 @@ class ClusterShape:
         config["price_from_s"], config["price_rank"] = from_s, rank
         config["price_sums"] = np.cumsum(ahead) if ahead else np.zeros(AHEAD_H)
 
-    def limit_power(self, limit_w: float | None) -> None:
-        """Set the power limit of all nodes together, W; infinite: no limit now; None: never a limit."""
+    def limit_power(
+        self, limit_w: float | None, falls: Sequence[tuple[float, float]] = (), *, soft: bool = False
+    ) -> None:
+        """Set the power limit of all nodes together.
+
+        Args:
+            limit_w: The limit, W; infinite: no limit now; None: never a limit.
+            falls: Announced falls of the limit (`rlsched.energy.limits.LimitAt`).
+            soft: Whether jobs without slack may exceed the limit.
+        """
         config = self.arrays.config[0]
         config.limited, config.limit_w = limit_w is not None, math.inf if limit_w is None else limit_w
+        config.limit_soft, config.fall_s[:], config.fall_w[:] = soft, math.inf, math.inf
+        for k, (at_s, coming_w) in enumerate(falls):
+            config.fall_s[k], config.fall_w[k] = at_s, coming_w
         if limit_w is None:
             config.clock_cap[:] = 1.0
 

@@ -164,6 +164,8 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         power_limit: Path of a CSV file with the highest power that the nodes may draw together, kW; "": no
             file.
         power_limit_kw: The power limit as a constant, kW; infinite: no limit.
+        power_limit_known_ahead_h: Time for which future values of `power_limit` are known, hours.
+        power_limit_kind: `soft`: jobs without slack are neither slowed down nor held back nor preempted.
         command: Command that prints a new version of the followed series' file, split into words as by a
             shell. A broker runs the command whenever the file is an hour old, and replaces the file. "": the
             file is only read.
@@ -178,6 +180,8 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     known_ahead_h: float = 0.0
     power_limit: str = ""
     power_limit_kw: float = math.inf
+    power_limit_known_ahead_h: float = 0.0
+    power_limit_kind: Literal["hard", "soft"] = "hard"
     command: str = ""
 
     def check(self, where: str) -> None:
@@ -197,6 +201,17 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise ClusterSpecError(
                 f"{where}: energy.power_limit_kw: expected kW above 0, got {self.power_limit_kw:g}"
             )
+        if not 0.0 <= self.power_limit_known_ahead_h <= 24.0:
+            raise ClusterSpecError(
+                f"{where}: energy.power_limit_known_ahead_h: expected hours from 0 to 24, got "
+                f"{self.power_limit_known_ahead_h:g}"
+            )
+        if self.power_limit_known_ahead_h and not self.power_limit:
+            raise ClusterSpecError(
+                f"{where}: energy.power_limit_known_ahead_h: expected power_limit, a CSV file, got none"
+            )
+        if self.power_limit_kind == "soft" and not self.is_limited:
+            raise ClusterSpecError(f"{where}: energy.power_limit_kind: expected a power limit, got none")
         if not 1.0 <= self.pue <= 10.0:
             raise ClusterSpecError(f"{where}: energy.pue: expected a number from 1 to 10, got {self.pue:g}")
         if not 0.0 <= self.known_ahead_h <= 24.0:

@@ -11,7 +11,12 @@ taken in this order until the limit is kept:
 
 A flexible job starts only if all urgent jobs, running and waiting, can still have their full clocks. An
 urgent job starts only if the limit can be kept with all jobs at the lowest clocks and the flexible jobs
-paused.
+paused. If the limit is soft, only steps 1 and 2 and the rule for starts of flexible jobs apply.
+
+Falls of the limit may be announced (`config.fall_s`, `config.fall_w`). *Level* 0 is the limit now, level k is
+the limit from `fall_s[k - 1]` on. A job that will still run at that time, by its prediction, starts only if
+these rules permit its start at that level too, with the running jobs that will still run then. An urgent job
+that may be preempted then is exempt, because step 4 can keep the limit.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from rlsched.cluster.arrays import (
     NODE_ASLEEP,
     NODE_BOOTING,
     NODE_UP,
+    RUNNING,
     WAITING,
     PowerClass,
     StateArrays,
@@ -43,6 +49,7 @@ from rlsched.cluster.speed import at_clock_w, class_of
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.slack import slack_ends_s
+from rlsched.energy.limits import FALLS
 from rlsched.models.clocks import MIN_CLOCK_FRAC, gpu_power_w
 
 STEPS: Final = 32
@@ -57,9 +64,10 @@ PATIENCE_S: Final = 3600.0
 
 @kernel
 def is_limited(s: StateArrays) -> bool:
-    """Return whether the cluster has a power limit now. A limit needs models of power."""
+    """Return whether the cluster has a power limit, now or announced. A limit needs models of power."""
     config = s.config[0]
-    return MODELLED and config.modelled != 0 and config.limited != 0 and config.limit_w < np.inf
+    known = config.limit_w < np.inf or config.fall_s[0] < np.inf
+    return MODELLED and config.modelled != 0 and config.limited != 0 and known
 
 
 @kernel
@@ -74,15 +82,53 @@ def drawn_w(s: StateArrays, urgent_cap: float, flexible_cap: float) -> float:
 
     The caps are fractions of the maximum clock: one for urgent jobs, one for flexible jobs.
     """
+    return _drawn_later_w(s, urgent_cap, flexible_cap, -np.inf, 0.0)
+
+
+@kernel
+def _drawn_later_w(
+    s: StateArrays, urgent_cap: float, flexible_cap: float, at_s: float, now_s: float
+) -> float:
+    """Return `drawn_w` of the running jobs that will still run at `at_s`."""
     watts = nodes_w(s)
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
         g = s.job.head[slot] // MAX_TENANTS
         if s.job.head[slot] < 0:
-            watts += busy_cores_w(s, slot, 0)
+            if _runs_at(s, slot, at_s, now_s):
+                watts += busy_cores_w(s, slot, 0)
         elif leads(s, slot):
-            watts += most_added_w(s, g, highest_clock(s, g, urgent_cap, flexible_cap), -1)
+            runs = False
+            for k in range(MAX_TENANTS):
+                runs = runs or (s.gpu.tenant[g, k] >= 0 and _runs_at(s, s.gpu.tenant[g, k], at_s, now_s))
+            if runs:
+                watts += most_added_w(s, g, highest_clock(s, g, urgent_cap, flexible_cap), -1)
     return watts
+
+
+@kernel
+def _runs_at(s: StateArrays, slot: int, at_s: float, now_s: float) -> bool:
+    """Return whether a job, which runs or would start now, will still run at `at_s`, by its prediction.
+
+    A run time above the prediction by one standard deviation is assumed for jobs that must not be preempted.
+    No job exceeds its time limit.
+    """
+    if at_s == -np.inf:
+        return True
+    job, ran_s = s.job, 0.0
+    if job.status[slot] == RUNNING:
+        ran_s = now_s - job.start_s[slot]
+    margin, done_s = 1.0 if _may_stop(s, slot) else np.exp(job.spread[slot]), ran_s + job.saved_s[slot]
+    left_s = max(job.predicted_s[slot] * margin - done_s, 0.5 * done_s, 1.0)  # as in `remaining_s`
+    if job.limit_s[slot] - ran_s < left_s:
+        left_s = job.limit_s[slot] - ran_s
+    return not now_s + left_s <= at_s
+
+
+@kernel
+def _may_stop(s: StateArrays, slot: int) -> bool:
+    """Return whether a job, while it runs, may be preempted to keep the limit."""
+    return s.scratch[0].stops != 0 and not s.job.pinned[slot] and s.job.gpus[slot] > 0
 
 
 @kernel
@@ -112,28 +158,34 @@ def _saved_w(s: StateArrays, slot: int) -> float:
 def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
     """Set the caps of the clocks so that the power limit is kept, and set `scratch.room_w`.
 
-    `room_w` is the power that jobs may add when they start, W. Without a limit, the caps are 1. If no caps
-    suffice, they are as low as possible. `preempts`: whether jobs may be preempted.
+    `room_w` is the power that jobs may add when they start, W, at each level. Without a limit, the caps are
+    1. If no caps suffice, they are as low as possible. `preempts`: whether jobs may be preempted.
     """
-    room_w = s.scratch[0].room_w
-    s.scratch[0].first_seq = s.counters[0].next_seq
+    config, room_w = s.config[0], s.scratch[0].room_w
+    s.scratch[0].stops = preempts
+    for level in range(1 + FALLS):
+        s.scratch[0].first_seq[level] = s.counters[0].next_seq
+        room_w[level, PowerClass.URGENT] = room_w[level, PowerClass.FLEXIBLE] = np.inf
     if not is_limited(s):
         _set_caps(s, 1.0, 1.0)
-        room_w[PowerClass.URGENT] = room_w[PowerClass.FLEXIBLE] = np.inf
         return
-    limit_w, full_w = s.config[0].limit_w, drawn_w(s, 1.0, 1.0)
+    limit_w, full_w = config.limit_w, drawn_w(s, 1.0, 1.0)
     _note_hosts(s)
-    if full_w + _all_start_w(s) <= limit_w:  # the usual case, in which nothing else needs to be computed
+    most_w = full_w + _all_start_w(s)
+    for k in range(FALLS):
+        if config.fall_w[k] < most_w:
+            _set_room_at_fall(s, k, preempts, now_s)
+    if most_w <= limit_w:  # the usual case, in which nothing else needs to be computed
         _set_caps(s, 1.0, 1.0)
-        room_w[PowerClass.URGENT] = room_w[PowerClass.FLEXIBLE] = np.inf
         return
     slowed_w, lowest_w = drawn_w(s, 1.0, MIN_CLOCK_FRAC), drawn_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC)
-    room_w[PowerClass.FLEXIBLE], room_w[PowerClass.URGENT] = limit_w - slowed_w, limit_w - lowest_w
-    if preempts:
-        for position in range(s.derived.running_len[0]):
+    room_w[0, PowerClass.FLEXIBLE] = limit_w - slowed_w
+    if not config.limit_soft:
+        room_w[0, PowerClass.URGENT] = limit_w - lowest_w
+        for position in range(s.derived.running_len[0] if preempts else 0):
             slot = s.derived.slot.running[position]
             if _may_pause(s, slot, now_s, True):
-                room_w[PowerClass.URGENT] += _saved_w(s, slot)
+                room_w[0, PowerClass.URGENT] += _saved_w(s, slot)
     if full_w <= limit_w:
         _set_caps(s, 1.0, 1.0)
         return
@@ -148,9 +200,23 @@ def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
         else:
             high = middle - 1
     if of_urgent:
-        _set_caps(s, _cap(low), MIN_CLOCK_FRAC)
+        _set_caps(s, 1.0 if config.limit_soft else _cap(low), MIN_CLOCK_FRAC)
     else:
         _set_caps(s, 1.0, _cap(low))
+
+
+@kernel
+def _set_room_at_fall(s: StateArrays, k: int, preempts: bool, now_s: float) -> None:
+    """Set `scratch.room_w` for the announced fall `k`, from the running jobs that will still run then."""
+    at_s, limit_w, room_w = s.config[0].fall_s[k], s.config[0].fall_w[k], s.scratch[0].room_w[k + 1]
+    room_w[PowerClass.FLEXIBLE] = limit_w - _drawn_later_w(s, 1.0, MIN_CLOCK_FRAC, at_s, now_s)
+    if s.config[0].limit_soft:
+        return
+    room_w[PowerClass.URGENT] = limit_w - _drawn_later_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC, at_s, now_s)
+    for position in range(s.derived.running_len[0] if preempts else 0):
+        slot = s.derived.slot.running[position]
+        if _may_pause(s, slot, at_s, False) and _runs_at(s, slot, at_s, now_s):
+            room_w[PowerClass.URGENT] += _saved_w(s, slot)
 
 
 @kernel
@@ -235,28 +301,38 @@ def _all_start_w(s: StateArrays) -> float:
 
 @kernel
 def reserve_power(s: StateArrays, now_s: float) -> None:
-    """Keep power for the urgent jobs that wait: flexible jobs do not get this power.
+    """Keep power for the urgent jobs that wait, at each level: flexible jobs do not get this power.
 
     Of the urgent jobs that have waited for `PATIENCE_S` and could start on an idle cluster, the job submitted
     first has precedence. Urgent jobs submitted after it do not get its power either (`scratch.first_seq`,
     `scratch.first_w`).
     """
-    scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0
-    if scratch.room_w[PowerClass.FLEXIBLE] == np.inf:
-        return
+    for level in range(1 + FALLS):
+        if s.scratch[0].room_w[level, PowerClass.FLEXIBLE] < np.inf:
+            _reserve_power_at(s, level, now_s)
+
+
+@kernel
+def _reserve_power_at(s: StateArrays, level: int, now_s: float) -> None:
+    """Do what `reserve_power` describes, for one level."""
+    scratch, config, kept_w = s.scratch[0], s.config[0], 0.0
+    at_s, limit_w = -np.inf, config.limit_w
+    if level > 0:
+        at_s, limit_w = config.fall_s[level - 1], config.fall_w[level - 1]
+    most_w = limit_w - nodes_w(s)
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         slot = s.derived.slot.stack[at]
         if s.job.status[slot] not in (WAITING, DEFERRED):
             continue
-        if start_class(s, slot, now_s) != PowerClass.URGENT:
+        if start_class(s, slot, now_s) != PowerClass.URGENT or not _runs_at(s, slot, at_s, now_s):
             continue
         need_w = start_w(s, slot, MIN_CLOCK_FRAC)
         if need_w > most_w:
             continue
         kept_w += start_w(s, slot, 1.0)
-        if now_s - s.job.submit_s[slot] >= PATIENCE_S and s.job.seq[slot] < scratch.first_seq:
-            scratch.first_seq, scratch.first_w = s.job.seq[slot], need_w
-    scratch.room_w[PowerClass.FLEXIBLE] -= kept_w
+        if now_s - s.job.submit_s[slot] >= PATIENCE_S and s.job.seq[slot] < scratch.first_seq[level]:
+            scratch.first_seq[level], scratch.first_w[level] = s.job.seq[slot], need_w
+    scratch.room_w[level, PowerClass.FLEXIBLE] -= kept_w
 
 
 @kernel
@@ -267,18 +343,38 @@ def start_class(s: StateArrays, slot: int, now_s: float) -> int:
 
 
 @kernel
-def power_left_w(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the power that a waiting job may add when it starts now, W; infinite without a limit."""
-    scratch = s.scratch[0]
-    room_w = scratch.room_w[start_class(s, slot, now_s)]
-    return room_w - scratch.first_w if s.job.seq[slot] > scratch.first_seq else room_w
+def power_left_w(s: StateArrays, slot: int, level: int, now_s: float) -> float:
+    """Return the power that a waiting job may add at a level when it starts now, W; infinite: any power."""
+    scratch, kind = s.scratch[0], start_class(s, slot, now_s)
+    room_w = scratch.room_w[level, kind]
+    if level > 0 and room_w < np.inf:
+        exempt = kind == PowerClass.URGENT and _may_stop(s, slot)
+        if exempt or not _runs_at(s, slot, s.config[0].fall_s[level - 1], now_s):
+            return np.inf
+    return room_w - scratch.first_w[level] if s.job.seq[slot] > scratch.first_seq[level] else room_w
+
+
+@kernel
+def level_too_low(s: StateArrays, slot: int, now_s: float) -> int:
+    """Return the first level at which a waiting job must not start now, -1: it may start."""
+    need_w = -1.0
+    for level in range(1 + FALLS):
+        if s.scratch[0].room_w[level, PowerClass.FLEXIBLE] == np.inf:
+            continue
+        room_w = power_left_w(s, slot, level, now_s)
+        if room_w == np.inf:
+            continue
+        if need_w < 0.0:
+            need_w = start_w(s, slot, MIN_CLOCK_FRAC)
+        if need_w > room_w:
+            return level
+    return -1
 
 
 @kernel
 def fits_limit(s: StateArrays, slot: int, now_s: float) -> bool:
     """Return whether a waiting job may start under the power limit (see the module)."""
-    room_w = power_left_w(s, slot, now_s)
-    return room_w == np.inf or start_w(s, slot, MIN_CLOCK_FRAC) <= room_w
+    return level_too_low(s, slot, now_s) < 0
 
 
 @kernel
@@ -289,13 +385,13 @@ def next_to_stop(s: StateArrays, now_s: float) -> int:
     returns the job that saves the most power. Of jobs that save equal power, returns the job submitted last.
     Call `hold_limit` before.
     """
-    if not is_limited(s) or s.scratch[0].room_w[PowerClass.FLEXIBLE] == np.inf:
+    if not is_limited(s) or s.scratch[0].room_w[0, PowerClass.FLEXIBLE] == np.inf:
         return -1
     over_w = drawn_w(s, 1.0, MIN_CLOCK_FRAC) - s.config[0].limit_w
     if over_w <= 0.0:
         return -1
     found = _best_to_stop(s, now_s, over_w, True)
-    if found >= 0:
+    if found >= 0 or s.config[0].limit_soft:
         return found
     over_w = drawn_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC) - s.config[0].limit_w
     return _best_to_stop(s, now_s, over_w, False) if over_w > 0.0 else -1

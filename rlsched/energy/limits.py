@@ -6,13 +6,13 @@ import bisect
 import math
 from datetime import UTC, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from rlsched.energy.bills import PriceUnit
 from rlsched.energy.relative import NOTHING, PriceAt, PricesAsked, PriceTable
-from rlsched.energy.series import Series
+from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
 
 
@@ -33,16 +33,26 @@ def read_limits(path: str | Path) -> Series:
     return series
 
 
+FALLS: Final = 8
+"""Highest number of falls in `LimitAt.falls`."""
+
+
 class LimitAt(NamedTuple):
     """A power limit at one time.
 
     Attributes:
         limit_w: The limit, W; infinite: no limit at this time.
-        until_s: Time of the next change, Unix seconds; infinite if no change is known.
+        until_s: Time of the next change of `limit_w` or `falls`, Unix seconds; infinite if no change is
+            known.
+        falls: Announced falls of the limit as (time in Unix seconds, limit in W): each limit is lower than
+            all limits before it. If there are more than `FALLS`, the last entry has the lowest limit.
+        soft: Whether jobs without slack may exceed the limit.
     """
 
     limit_w: float
     until_s: float
+    falls: tuple[tuple[float, float], ...] = ()
+    soft: bool = False
 
 
 class LimitTable:
@@ -52,35 +62,64 @@ class LimitTable:
 
     Args:
         series: The series, kW.
+        known_ahead_s: Time for which values are known ahead, seconds.
+        soft: Whether jobs without slack may exceed the limit.
     """
 
-    def __init__(self, series: Series) -> None:
+    def __init__(self, series: Series, known_ahead_s: float = 0.0, *, soft: bool = False) -> None:
         values = series.values
         first = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
         self._from_s: list[float] = (series.begins.timestamp() + first * series.step_s).tolist()
         self._limit_w: list[float] = (1000.0 * values[first]).tolist()
+        self._ahead_s, self._soft = round(known_ahead_s, 3), soft
 
     def at(self, now_s: float) -> LimitAt:
         """Return the limit at a time, Unix seconds."""
         k = bisect.bisect_right(self._from_s, now_s)
         until_s = self._from_s[k] if k < len(self._from_s) else math.inf
-        return LimitAt(self._limit_w[k - 1] if k else math.inf, until_s)
+        limit_w = lowest_w = self._limit_w[k - 1] if k else math.inf
+        falls: list[tuple[float, float]] = []
+        for j in range(k, len(self._from_s)):
+            from_s, coming_w = self._from_s[j], self._limit_w[j]
+            known_s = from_s - self._ahead_s
+            if known_s >= until_s:
+                break
+            if coming_w < lowest_w:
+                if known_s > now_s:
+                    until_s = known_s
+                    break
+                lowest_w = coming_w
+                falls.append((from_s, coming_w))
+        if len(falls) > FALLS:
+            falls[FALLS - 1 :] = [(falls[FALLS - 1][0], lowest_w)]
+        return LimitAt(limit_w, until_s, tuple(falls), self._soft)
+
+
+def read_limit_table(path: str | Path, known_ahead_h: float, *, soft: bool) -> LimitTable:
+    """Read a file of power limits as a table (arguments as in `LimitTable`).
+
+    Raises:
+        InputError: as in `read_limits`.
+    """
+    return LimitTable(read_limits(path), known_ahead_h * HOUR_S, soft=soft)
 
 
 class ConstantLimit(NamedTuple):
-    """A power limit that never changes, W."""
+    """A power limit that never changes, W. `soft`: whether jobs without slack may exceed it."""
 
     limit_w: float
+    soft: bool = False
 
     def at(self, now_s: float) -> LimitAt:  # noqa: ARG002 - as in `LimitTable`
         """Return the limit at a time."""
-        return LimitAt(self.limit_w, math.inf)
+        return LimitAt(self.limit_w, math.inf, soft=self.soft)
 
 
 class EnergyAt(NamedTuple):
     """Price and power limit at one time; fields as in `PriceAt` and `LimitAt`.
 
-    `price` is None if no price is known at this time; `limit_w` is None if the cluster has no power limit.
+    `limit_falls` and `limit_soft` are `falls` and `soft` of `LimitAt`. `price` is None if no price is known
+    at this time; `limit_w` is None if the cluster has no power limit.
     """
 
     price: float | None
@@ -91,6 +130,8 @@ class EnergyAt(NamedTuple):
     from_s: float = 0.0
     ahead: tuple[float, ...] = ()
     rank: float = 0.0
+    limit_falls: tuple[tuple[float, float], ...] = ()
+    limit_soft: bool = False
 
 
 class BillPrices(NamedTuple):
@@ -122,16 +163,7 @@ class EnergyTable(NamedTuple):
         if price is None and limit is None:
             return None
         until_s = min(one.until_s for one in (price, limit) if one is not None)
-        limit_w = None if limit is None else limit.limit_w
-        if price is None:
-            return EnergyAt(None, 0.0, (), until_s, limit_w)
-        return EnergyAt(
-            price.price,
-            price.ratio,
-            price.outlook,
-            until_s,
-            limit_w,
-            price.from_s,
-            price.ahead,
-            price.rank,
-        )
+        found = EnergyAt(None, 0.0, (), until_s, None)
+        if limit is not None:
+            found = found._replace(limit_w=limit.limit_w, limit_falls=limit.falls, limit_soft=limit.soft)
+        return found if price is None else found._replace(**price._asdict() | {"until_s": until_s})

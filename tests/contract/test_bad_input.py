@@ -35,6 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "column.csv").write_text(f"{HEADER},colour\na,0,60,1,red\n")
     (folder / "cluster.toml").write_text(CLUSTER.format(gpus=4))
     (folder / "no_gpus.toml").write_text(CLUSTER.format(gpus=0))
+    limit = '[energy]\npower_limit = "l.csv"\npower_limit_known_ahead_h = 25\n'
+    (folder / "ahead.toml").write_text(f"{CLUSTER.format(gpus=4)}\n{limit}")
     write_checkpoint_of_an_earlier_version(folder / "other.zip")
     return folder
 
@@ -102,6 +104,10 @@ def train(trace: str, cluster: str) -> list[str]:
         (evaluate("column.csv", "cluster.toml", "fifo"), "unknown column 'colour'"),
         (evaluate("good.csv", "no_gpus.toml", "fifo"), "no_gpus.toml: this cluster has no GPUs"),
         (train("good.csv", "no_gpus.toml"), "no_gpus.toml: this cluster has no GPUs"),
+        (
+            evaluate("good.csv", "ahead.toml", "fifo"),
+            "power_limit_known_ahead_h: expected hours from 0 to 24",
+        ),
         (
             evaluate("good.csv", "cluster.toml", "ppo:other.zip"),
             "other.zip: expected the folder of a policy that",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -46,13 +47,14 @@ def run(
     models: Models | None = None,
     load: float = 0.7,
     given: tuple[Trace, ClusterSpec] | None = None,
+    oracle: bool = False,
 ) -> JobTable:
     trace, spec = given or workload(load)
     engine = Engine(
         trace,
         msgspec.structs.replace(spec, energy=energy),
         order=policy.rule.order,
-        predictions=predict_trace(trace, spec),
+        predictions=predict_trace(trace, spec, oracle=oracle),
         models=models or Models(energy_weight=0.3),
     )
     return engine.run(RuleScheduler(policy)) if stepped else engine.run_rule(policy.rule)
@@ -65,6 +67,33 @@ def limits(folder: Path, cut: float, hours: tuple[int, int], most_kw: float) -> 
     begins = datetime(2026, 1, 1, tzinfo=UTC)
     Series("limit", begins, HOUR_S, values).write(folder / "limit.csv")
     return EnergySignals(power_limit=str(folder / "limit.csv"), begins=SECOND_0)
+
+
+@pytest.mark.parametrize("name", quick(POLICIES, lambda name: name in ("tuned", "backfill"), soak=OTHERS))
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_announced_limit_is_followed_by_compiled_and_by_single_decisions(
+    name: str, kind: Literal["hard", "soft"], tmp_path: Path
+) -> None:
+    policy = POLICIES[name]
+    untold = limits(tmp_path, 0.6, (8, 12), 1.2 * peak_kw(policy))
+    energy = msgspec.structs.replace(untold, power_limit_known_ahead_h=12.0, power_limit_kind=kind)
+    if name in ("priced", "dials"):
+        synthesize("solar", BEGINS, 60, seed=1).write(tmp_path / "price.csv")
+        energy = msgspec.structs.replace(energy, price=str(tmp_path / "price.csv"), known_ahead_h=12.0)
+    compiled, again = (run(policy, energy, stepped=stepped, oracle=True) for stepped in (False, True))
+    assert np.array_equal(compiled.start_s, again.start_s)
+    assert np.array_equal(compiled.end_s, again.end_s)
+    assert compiled.gpus == again.gpus
+    assert not np.isnan(compiled.end_s).any()
+    if kind == "hard" and name == "backfill":  # it preempts no job
+        told, without = compiled, run(policy, untold, oracle=True)
+        assert exceeded_s(told) == 0.0 < exceeded_s(without)
+
+
+def exceeded_s(table: JobTable) -> float:
+    assert table.energy is not None
+    assert table.energy.limit is not None
+    return table.energy.limit.exceeded_s
 
 
 def peak_kw(policy: Policy) -> float:

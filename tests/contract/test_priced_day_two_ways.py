@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -31,15 +32,16 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
-from rlsched.energy.limits import EnergyTable
+from rlsched.energy.limits import EnergyTable, LimitTable
 from rlsched.energy.relative import PriceTable
-from rlsched.energy.series import HOUR_S
+from rlsched.energy.series import HOUR_S, Series
 from rlsched.energy.synth import synthesize, with_forecast
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Ended, Kill, Launch, Launched, Submit
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.sim.engine import Engine, PredictedTimes
+from rlsched_envs.sim.modelling import Models
 from tests.quick import quick
 from tests.support.broker.hand import hello
 from tests.support.broker.hand_broker import HandBroker
@@ -48,6 +50,9 @@ BEGINS = datetime(1970, 1, 1, tzinfo=UTC)
 """Second 0 of the broker's clock and of the simulator's: all times are the same numbers."""
 DAYS, JOBS, NODES, GPUS = 2, 260, 3, 8
 AHEAD_H = 12.0
+LIMIT_AHEAD_H = 4.0
+HIGH_KW, LOW_KW = 10.0, 3.0
+"""Power limit: HIGH_KW, but LOW_KW from 8 to 12 o'clock."""
 ANSWER_S = 0.001
 LIMITS = Limits(lease_s=1e9, heartbeat_s=1e8, launch_timeout_s=1e9)
 ONLY_PAUSES = {"by": "gittins", "margin": 10.0}
@@ -138,8 +143,11 @@ def runs() -> NDArray[np.float64]:
     return np.exp(np.random.default_rng(6).normal(8.0, 1.3, JOBS)).round(3)
 
 
-def live(policy: Policy, folder: Path) -> JournalEvents:
-    """Two days of jobs under a broker; half of the jobs accept a delay, and may be preempted."""
+def live(policy: Policy, folder: Path, *, limited: bool = False) -> JournalEvents:
+    """Two days of jobs under a broker; half of the jobs accept a delay, and may be preempted.
+
+    `limited`: with an announced power limit, in place of prices.
+    """
     rng = np.random.default_rng(8)
     submit_s = np.sort(np.round(rng.uniform(600.0, DAYS * 24 * HOUR_S, JOBS), 3))
     runs_s = runs()
@@ -147,9 +155,16 @@ def live(policy: Policy, folder: Path) -> JournalEvents:
     price.write(folder / "price.csv")
     journal = Journal(folder / "journal.sqlite")
     table = EnergyTable(PriceTable(price, AHEAD_H * HOUR_S))
+    if limited:
+        hour = np.arange((DAYS + 14) * 24) % 24
+        values = np.where((hour >= 8) & (hour < 12), LOW_KW, HIGH_KW)
+        limit = Series("limit", BEGINS, HOUR_S, values)
+        limit.write(folder / "limit.csv")
+        table = EnergyTable(None, LimitTable(limit, LIMIT_AHEAD_H * HOUR_S))
     broker = HandBroker(RuleScheduler(policy), journal, limits=LIMITS, now_s=1.0, prices=table)
     for node in range(NODES):
-        broker.says(f"n{node}", hello(f"n{node}", GPUS))
+        known: dict[str, Any] = {"gpu_type": "V100", "sm_clocks_mhz": [1380, 690]} if limited else {}
+        broker.says(f"n{node}", msgspec.structs.replace(hello(f"n{node}", GPUS), **known))
     day = Day(broker, runs_s.tolist())
     for job in range(JOBS):
         slack_s = float(rng.choice([0.0, 4 * HOUR_S, 24 * HOUR_S]))
@@ -168,7 +183,14 @@ def live(policy: Policy, folder: Path) -> JournalEvents:
     return journal_events(folder / "journal.sqlite")
 
 
-def simulated(policy: Policy, events: JournalEvents, folder: Path) -> list[tuple[float, Action]]:
+def simulated(
+    policy: Policy,
+    events: JournalEvents,
+    folder: Path,
+    *,
+    limited: bool = False,
+    ahead_h: float = LIMIT_AHEAD_H,
+) -> list[tuple[float, Action]]:
     """Starts and preemptions of the simulator, with the jobs, predictions and ends of the journal."""
     submitted: list[tuple[float, JobSubmitted]] = []
     end_s: dict[int, float] = {}
@@ -192,9 +214,18 @@ def simulated(policy: Policy, events: JournalEvents, folder: Path) -> list[tuple
         "preemptible": np.array(["true" if job.preemptible else "false" for job in jobs]),
     }
     energy = EnergySignals(price=str(folder / "price.csv"), begins="1970-01-01T00:00Z", known_ahead_h=AHEAD_H)
+    nodes = NodeGroup(count=NODES, gpus=GPUS)
+    if limited:
+        nodes = NodeGroup(count=NODES, gpus=GPUS, gpu_type="V100")
+        energy = EnergySignals(
+            power_limit=str(folder / "limit.csv"),
+            begins="1970-01-01T00:00Z",
+            power_limit_known_ahead_h=ahead_h,
+        )
     engine = Engine(
         replace(trace, extra=extra),
-        ClusterSpec(name="live", nodes=(NodeGroup(count=NODES, gpus=GPUS),), energy=energy),
+        ClusterSpec(name="live", nodes=(nodes,), energy=energy),
+        models=Models() if limited else None,
         order=policy.rule.order,
         predictions=PredictedTimes(
             np.array([job.predicted_s for job in jobs]), np.array([job.spread for job in jobs])
@@ -226,3 +257,17 @@ def test_broker_and_simulator_start_and_pause_the_same_jobs_at_the_same_times(
     assert (paused > 5) == (name not in ("dials", "window", "price-window"))
     assert simulated(policy, events, tmp_path) == decided
     assert simulated(policy.with_settings(price=None, dials=""), events, tmp_path) != decided
+
+
+def test_broker_and_simulator_follow_an_announced_power_limit_alike(tmp_path: Path) -> None:
+    policy = Policy("gittins", preempt=ONLY_PAUSES)
+    events = live(policy, tmp_path, limited=True)
+    decided = [
+        (instant.now_s, one.action)
+        for instant in events.instants
+        for one in instant.decisions
+        if isinstance(one.action, Start | Preempt)
+    ]
+    assert len(decided) > JOBS, "no job has paused"
+    assert simulated(policy, events, tmp_path, limited=True) == decided
+    assert simulated(policy, events, tmp_path, limited=True, ahead_h=0.0) != decided

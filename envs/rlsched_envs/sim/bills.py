@@ -10,9 +10,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.arrays import Records, records
+from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.energy.bills import UNITS
-from rlsched.energy.limits import read_limits
+from rlsched.energy.limits import LimitAt, read_limit_table, read_limits
 from rlsched.energy.relative import (
     NOTHING,
     OUTLOOK,
@@ -27,7 +28,7 @@ from rlsched.energy.series import HOUR_S, Integrals, Series, integrals
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.signals import FROM, RANK, ROWS, ROWS_AHEAD, SUMS
-from rlsched_envs.sim.sim_arrays import ProgressArrays
+from rlsched_envs.sim.sim_arrays import ANNOUNCED, ProgressArrays
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,28 @@ def signals_of(
         return found
     details = _details_on_grid(followed, second_0, ahead_s, asked, found)
     return replace(found, rates=np.vstack([found.rates, details]))
+
+
+def announced_of(energy: EnergySignals, second_0: datetime) -> Records:
+    """Return the announced falls of the power limit over the seconds of a trace; empty if there are none.
+
+    Raises:
+        InputError: the file of the limits cannot be read.
+    """
+    if not energy.power_limit_known_ahead_h:
+        return records(0, ANNOUNCED)
+    table = read_limit_table(energy.power_limit, energy.power_limit_known_ahead_h, soft=False)
+    rows, at_s = list[tuple[float, LimitAt]](), -math.inf
+    while at_s < math.inf:
+        rows.append((at_s, table.at(at_s)))
+        at_s = rows[-1][1].until_s
+    found = records(len(rows), ANNOUNCED)
+    found.fall_s[:] = found.fall_w[:] = np.inf
+    for row, (from_s, limit) in enumerate(rows):
+        found.from_s[row] = from_s - second_0.timestamp()
+        for k, (fall_s, fall_w) in enumerate(limit.falls):
+            found.fall_s[row, k], found.fall_w[row, k] = fall_s - second_0.timestamp(), fall_w
+    return found
 
 
 def _details_on_grid(

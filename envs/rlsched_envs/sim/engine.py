@@ -41,7 +41,7 @@ from rlsched.workload.trace import Trace, flags, slack_s
 from rlsched_envs.sim import events, loop, moves
 from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
 from rlsched_envs.sim.attempt_log import Placements, RunRules, attempts_of, needs_log, new_log
-from rlsched_envs.sim.bills import bills_of, second_0_of, signals_of
+from rlsched_envs.sim.bills import announced_of, bills_of, second_0_of, signals_of
 from rlsched_envs.sim.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, REVIEW_DUE
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import (
@@ -262,7 +262,8 @@ class Engine:
         if self.spec.energy is not None and is_limited:
             has_signal = self.arrays.progress.signal.shape[1] > 0  # the limit is read from the signal
             constant_w = 1000.0 * self.spec.energy.power_limit_kw
-            self.state.limit_power(math.inf if has_signal else constant_w)
+            soft = self.spec.energy.power_limit_kind == "soft"
+            self.state.limit_power(math.inf if has_signal else constant_w, soft=soft)
         if self._physics:
             open_books(self.arrays, self.trace, self._rows, models)
 
@@ -274,14 +275,16 @@ class Engine:
         submit_s = self.arrays.truth.submit_s
         last_s = float(submit_s[-1]) if len(submit_s) else 0.0
         signals = signals_of(self.spec, self.trace, last_s, asked)
-        if signals is not None:
+        if signals is not None and self.spec.energy is not None:
             progress = self.arrays.progress
             second_0 = second_0_of(self.spec, self.trace)
             from_s = progress.books.day_from_s[0] = -math.fmod(second_0.timestamp(), DAY_S)
             days = math.ceil((last_s - from_s) / DAY_S) + DAYS_AFTER if self._physics else 0
             progress.books.grid_from_s, progress.books.grid_step_s = signals.from_s, signals.step_s
             table = np.ascontiguousarray(np.vstack([signals.sums[:2], signals.rates]))
-            progress = progress._replace(signal=table, hours=np.zeros((3, 24 * days)))
+            announced = announced_of(self.spec.energy, second_0)
+            hours = np.zeros((3, 24 * days))
+            progress = progress._replace(signal=table, hours=hours, announced=announced)
             self.arrays = self.arrays._replace(progress=progress)
 
     def _begin_log(self) -> None:

@@ -6,8 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.kernels import set_price
 from rlsched.compile.jit import kernel
+from rlsched.energy.limits import FALLS
 from rlsched.energy.relative import AHEAD_H, OUTLOOK, PricesAsked
 from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
@@ -69,6 +71,22 @@ def _is_as_before(x: ProgressArrays, k: int) -> bool:
 
 
 @kernel
+def _announce(x: ProgressArrays, s: StateArrays, now_s: float) -> float:
+    """Write the announced falls of the power limit to the state; return the time of their next change."""
+    first, end = 0, x.announced.shape[0]
+    while end - first > 1:
+        middle = (first + end) // 2
+        if x.announced.from_s[middle] <= now_s:
+            first = middle
+        else:
+            end = middle
+    for k in range(FALLS):
+        s.config[0].fall_s[k] = x.announced.fall_s[first, k]
+        s.config[0].fall_w[k] = x.announced.fall_w[first, k]
+    return x.announced.from_s[end] if end < x.announced.shape[0] else np.inf
+
+
+@kernel
 def read_price(sim: SimArrays) -> None:
     """Write the current price and power limit, and the time of their next change, to the state.
 
@@ -87,6 +105,8 @@ def read_price(sim: SimArrays) -> None:
     while k < last and _is_as_before(x, k + 1):
         k += 1
     until_s = x.books[0].grid_from_s + (k + 1) * step_s if k < last else np.inf
+    if x.announced.shape[0] > 0:
+        until_s = min(until_s, _announce(x, sim.state, now_s))
     set_price(sim.state, x.signal[RATIO, k], x.signal[RATIO + 1 : LIMIT, k], until_s)
     config.limit_w = x.signal[LIMIT, k]
     if x.signal.shape[0] > ROWS:

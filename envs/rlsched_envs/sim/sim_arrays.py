@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import MAX_TENANTS, Records, StateArrays, records
 from rlsched.compile.jit import kernel
 from rlsched.compile.reference import by_reference
+from rlsched.energy.limits import FALLS
 
 TRUTH: Final = np.dtype(
     [
@@ -145,6 +146,17 @@ BOOKS: Final = np.dtype(
 """Fields of the current power and of the totals of a run (a single record); used only with models."""
 
 
+ANNOUNCED: Final = np.dtype(
+    [
+        ("from_s", np.float64),  # time from which the falls are known, seconds of the trace
+        ("fall_s", np.float64, (FALLS,)),  # fields as in `rlsched.cluster.arrays.CONFIG`
+        ("fall_w", np.float64, (FALLS,)),
+    ],
+    align=True,
+)
+"""Fields of the announced falls of the power limit from a time on."""
+
+
 @by_reference
 class ProgressArrays(NamedTuple):
     """State and results of a run with T rows (jobs), J slots (for one live job each) and G GPUs."""
@@ -165,6 +177,7 @@ class ProgressArrays(NamedTuple):
     hours: NDArray[np.float64]  # (3, 24 x days) integrals of `BOOKS.total_w`, x price, and x carbon intensity
     # in each hour from `BOOKS.day_from_s` on; the last 24 also have the same hours of later days;
     # (3, 0): not recorded
+    announced: Records  # (K,) ANNOUNCED, ascending; (0,): no limits are announced
 
 
 @by_reference
@@ -195,6 +208,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         signal=np.zeros((0, 0)),
         used=np.zeros(0, np.int8),
         hours=np.zeros((3, 0)),
+        announced=records(0, ANNOUNCED),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
     progress.run.timer_s = progress.run.review_s = np.inf

@@ -121,5 +121,6 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
         r.signal[k],
         r.used[k],
         r.hours[k],
+        r.announced[k],
     )
     return SimArrays(state, b.truth[k], progress, None)

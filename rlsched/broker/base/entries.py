@@ -556,11 +556,15 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     as in journals before version 9, all figures are 0.
     """
     until_s: float
-    """Time when `ratio` or `limit_w` changes next, Unix seconds; infinite: not known."""
+    """Time when `ratio`, `limit_w` or `limit_falls` changes next, Unix seconds; infinite: not known."""
     limit_w: float | None = None
     """Power limit of the cluster, W; infinite: no limit at present; None, as in older journals: the cluster
     never has a limit.
     """
+    limit_falls: tuple[tuple[float, float], ...] = ()
+    """Announced falls of the limit as (Unix seconds, W), as in `rlsched.energy.limits.LimitAt`."""
+    limit_soft: bool = False
+    """Whether jobs without slack may exceed the limit."""
     from_s: float = 0.0
     """Start of the first hour in `ahead`, Unix seconds; 0: the policy reads neither `ahead` nor `rank`."""
     ahead: tuple[float, ...] = ()

@@ -66,9 +66,11 @@ class LedgerModels:
             self._note_gpus(number, node)
         self._update_models(self._cluster.energy_counts)
 
-    def limit_power(self, limit_w: float | None) -> None:
-        """Set the power limit of the cluster, W; infinite: no limit at present; None: never a limit."""
-        self._cluster.limit_power(limit_w)
+    def limit_power(
+        self, limit_w: float | None, falls: Sequence[tuple[float, float]] = (), *, soft: bool = False
+    ) -> None:
+        """Set the power limit of the cluster; arguments as in `rlsched.cluster.shape`."""
+        self._cluster.limit_power(limit_w, falls, soft=soft)
         if self.limits_power == (limit_w is not None):
             return
         self.limits_power = limit_w is not None

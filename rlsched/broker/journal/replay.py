@@ -380,7 +380,7 @@ def _happen(
             quotas.review_quotas(now_s)
             gates.open_due_gates(now_s)
         case EnergyPriced():
-            models.limit_power(change.limit_w)
+            models.limit_power(change.limit_w, change.limit_falls, soft=change.limit_soft)
             state.set_price(
                 change.ratio, change.outlook, change.until_s, change.from_s, change.ahead, change.rank
             )

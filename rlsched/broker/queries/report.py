@@ -249,6 +249,8 @@ def _power_limit_report(state: BrokerState) -> PowerLimitReport | None:
         urgent_clock_frac=urgent_cap,
         flexible_clock_frac=flexible_cap,
         waiting=len(waiting_for_power(state)),
+        falls=known.limit_falls,
+        soft=known.limit_soft,
     )
 
 

@@ -16,7 +16,7 @@ from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand, nodes_of_gang
 from rlsched.decide.compiled import for_state
-from rlsched.decide.limit import fits_limit, power_left_w, start_w
+from rlsched.decide.limit import level_too_low, power_left_w, start_w
 from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s
 from rlsched.decide.window import cheapest_window, knows_prices_ahead
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
@@ -214,12 +214,17 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
     s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
     if s.job.status[slot] != DEFERRED:
         return []
-    if _waits_for_power(state, slot):
-        limit_kw, needs_kw = float(s.config[0].limit_w) / 1e3, float(start_w(s, slot, MIN_CLOCK_FRAC)) / 1e3
-        left_kw = max(float(power_left_w(s, slot, state.now_s)) / 1e3, 0.0)
+    level = _level_too_low(state, slot)
+    if level >= 0:
+        needs_kw = float(start_w(s, slot, MIN_CLOCK_FRAC)) / 1e3
+        left_kw = max(float(power_left_w(s, slot, level, state.now_s)) / 1e3, 0.0)
+        limit_kw, when = float(s.config[0].limit_w) / 1e3, ""
+        if level > 0:
+            limit_kw = float(s.config[0].fall_w[level - 1]) / 1e3
+            when = f" from {_minute(s.config[0].fall_s[level - 1])} on, before its predicted end,"
         return [
-            f"Power: the job needs at least {needs_kw:.2f} kW, and the power limit of {limit_kw:g} kW leaves "
-            f"{left_kw:.2f} kW for it"
+            f"Power: the job needs at least {needs_kw:.2f} kW, and the power limit of {limit_kw:g} kW{when} "
+            f"leaves {left_kw:.2f} kW for it"
         ]
     latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
     ratio = float(s.config[0].price_ratio)
@@ -235,8 +240,8 @@ def _minute(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _waits_for_power(state: BrokerState, slot: int) -> bool:
-    return not for_state(fits_limit, state.cluster)(state.cluster.arrays, slot, state.now_s)
+def _level_too_low(state: BrokerState, slot: int) -> int:
+    return int(for_state(level_too_low, state.cluster)(state.cluster.arrays, slot, state.now_s))
 
 
 def waiting_for_power(state: BrokerState) -> list[int]:
@@ -245,7 +250,7 @@ def waiting_for_power(state: BrokerState) -> list[int]:
     if not state.models.limits_power or not s.scratch[0].deferred:
         return []
     slots = np.flatnonzero(s.job.status == DEFERRED).tolist()
-    return [slot for slot in slots if _waits_for_power(state, slot)]
+    return [slot for slot in slots if _level_too_low(state, slot) >= 0]
 
 
 def ineligible(state: BrokerState, job: Job) -> list[str]:

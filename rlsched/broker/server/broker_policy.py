@@ -17,7 +17,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.compile.ahead import compile_pieces
 from rlsched.decide.compiled import for_state
 from rlsched.decide.guard import Guarded
-from rlsched.decide.limit import drawn_w, fits_limit, start_w
+from rlsched.decide.limit import drawn_w, level_too_low, power_left_w, start_w
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.own import is_own
@@ -196,7 +196,8 @@ def _show_limit(state: ClusterState, models: LedgerModels) -> None:
     """Call each kernel that the broker and its clients need under a power limit, so that it is compiled."""
     drawn_w(state.arrays, 1.0, 1.0)
     for slot in np.flatnonzero(state.arrays.job.status == DEFERRED).tolist():
-        for_state(fits_limit, state)(state.arrays, slot, 0.0)
+        for_state(level_too_low, state)(state.arrays, slot, 0.0)
+        power_left_w(state.arrays, slot, 0, 0.0)
         start_w(state.arrays, slot, MIN_CLOCK_FRAC)
     for seq in state.running():
         models.clock_cap(seq)

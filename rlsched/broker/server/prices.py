@@ -12,7 +12,7 @@ from rlsched.broker.events import PricesRead
 from rlsched.broker.server.price_command import PriceCommand
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.energy.bills import PriceUnit
-from rlsched.energy.limits import BillPrices, ConstantLimit, EnergyTable, LimitTable, read_limits
+from rlsched.energy.limits import BillPrices, ConstantLimit, EnergyTable, LimitTable, read_limit_table
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
@@ -177,10 +177,11 @@ def _table_of(energy: EnergySignals) -> EnergyTable:
     unit: PriceUnit | None = None
     if energy.followed:
         prices, unit = _prices_of(energy, energy.followed)
+    soft = energy.power_limit_kind == "soft"
     if energy.power_limit:
-        limits = LimitTable(read_limits(energy.power_limit))
+        limits = read_limit_table(energy.power_limit, energy.power_limit_known_ahead_h, soft=soft)
     elif energy.is_limited:
-        limits = ConstantLimit(1000.0 * energy.power_limit_kw)
+        limits = ConstantLimit(1000.0 * energy.power_limit_kw, soft)
     return EnergyTable(prices, limits, unit)
 
 

@@ -149,7 +149,7 @@ class Known:
         """Set the price of electricity and the power limit. `now_s`: time of `entry`, Unix seconds."""
         self.price_sums = self.price_sums.after(entry, now_s, self._oldest_s())
         self.energy_price = entry
-        self.models.limit_power(entry.limit_w)
+        self.models.limit_power(entry.limit_w, entry.limit_falls, soft=entry.limit_soft)
         self.cluster.set_price(
             entry.ratio, entry.outlook, entry.until_s, entry.from_s, entry.ahead, entry.rank
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -140,11 +141,16 @@ def _clock_lines(report: StatsReport) -> list[str]:
 def power_limit_words(limit: PowerLimitReport) -> str:
     """Return a text with the power limit, the power used, and how clocks are reduced to keep the limit."""
     draw = f"nodes and jobs draw up to {limit.most_w / 1e3:,.2f} kW by the models"
+    coming = [
+        f"{limit_w / 1e3:g} kW from {time.strftime('%F %H:%M', time.localtime(at_s))} on"
+        for at_s, limit_w in limit.falls[:1]
+    ]
     if math.isinf(limit.limit_w):
-        return f"power limit: none now; {draw}"
+        return "; ".join([", ".join(["power limit: none now", *coming]), draw])
     clocks = (limit.flexible_clock_frac, "with slack"), (limit.urgent_clock_frac, "without slack")
     lowered = [f"{clock:.2f} for jobs {which}" for clock, which in clocks if clock < 1.0]
-    parts = [f"power limit {limit.limit_w / 1e3:g} kW", draw]
+    kind = "soft power limit" if limit.soft else "power limit"
+    parts = [", ".join([f"{kind} {limit.limit_w / 1e3:g} kW", *coming]), draw]
     if limit.most_w > limit.limit_w:
         parts.append(f"{(limit.most_w - limit.limit_w) / 1e3:,.2f} kW too much")
     if lowered:

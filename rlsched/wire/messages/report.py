@@ -141,6 +141,8 @@ class PowerLimitReport(msgspec.Struct, frozen=True, kw_only=True):
         urgent_clock_frac: Highest SM clock of jobs without slack, as a fraction of the maximum.
         flexible_clock_frac: Highest SM clock of jobs with slack, as a fraction of the maximum.
         waiting: Number of jobs that wait because the limit would be exceeded if they ran.
+        falls: Announced falls of the limit: (time in Unix seconds, limit from then on in W), ascending times.
+        soft: Whether jobs without slack may exceed the limit.
     """
 
     limit_w: float
@@ -149,6 +151,8 @@ class PowerLimitReport(msgspec.Struct, frozen=True, kw_only=True):
     urgent_clock_frac: float
     flexible_clock_frac: float
     waiting: int
+    falls: tuple[tuple[float, float], ...] = ()
+    soft: bool = False
 
 
 class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):

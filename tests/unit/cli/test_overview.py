@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 
 import msgspec
 import pytest
@@ -211,6 +212,11 @@ def test_power_limit_is_shown_with_the_clocks_and_the_jobs_that_wait() -> None:
     assert "models, 0.50 kW too much, SM clocks up to 0.75 for jobs with slack and 0.50 for" in shown(over)
     free = msgspec.structs.replace(limit, limit_w=math.inf, flexible_clock_frac=1.0, waiting=0)
     assert shown(free).endswith("power limit: none now; nodes and jobs draw up to 119.50 kW by the models")
+    at_s = time.mktime((2026, 11, 30, 14, 0, 0, 0, 0, -1))
+    told = msgspec.structs.replace(limit, falls=((at_s, 80e3), (at_s + 60.0, 70e3)), soft=True)
+    assert "soft power limit 120 kW, 80 kW from 2026-11-30 14:00 on; nodes and jobs draw" in shown(told)
+    told = msgspec.structs.replace(free, falls=((at_s, 80e3),))
+    assert "power limit: none now, 80 kW from 2026-11-30 14:00 on; nodes and jobs draw" in shown(told)
 
 
 def test_deciding_fallback_is_a_line() -> None:

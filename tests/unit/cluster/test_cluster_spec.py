@@ -66,6 +66,22 @@ def test_policies_follow_the_price_or_else_the_carbon() -> None:
         ('power_limit = "l.csv"\npower_limit_kw = 5', "expected power_limit or power_limit_kw, got both"),
         ("power_limit_kw = 0", "energy.power_limit_kw: expected kW above 0, got 0"),
         ("power_limit_kw = nan", "energy.power_limit_kw: expected kW above 0, got nan"),
+        (
+            'power_limit = "l.csv"\npower_limit_known_ahead_h = 25',
+            "energy.power_limit_known_ahead_h: expected hours from 0 to 24, got 25",
+        ),
+        (
+            'power_limit = "l.csv"\npower_limit_known_ahead_h = nan',
+            "energy.power_limit_known_ahead_h: expected hours from 0 to 24, got nan",
+        ),
+        (
+            "power_limit_kw = 5\npower_limit_known_ahead_h = 2",
+            "energy.power_limit_known_ahead_h: expected power_limit, a CSV file, got none",
+        ),
+        (
+            'price = "p.csv"\npower_limit_kind = "soft"',
+            "energy.power_limit_kind: expected a power limit, got none",
+        ),
         ("pue = 1.1", "expected price or carbon, a CSV file, or a power limit; got none"),
     ],
 )
@@ -74,6 +90,15 @@ def test_wrong_power_limit_is_one_clear_line(text: str, message: str, tmp_path: 
     with pytest.raises(ClusterSpecError) as caught:
         ClusterSpec.read(tmp_path / "c.toml")
     assert str(caught.value).endswith(message)
+
+
+def test_unknown_kind_of_power_limit_is_refused(tmp_path: Path) -> None:
+    text = '[energy]\npower_limit_kw = 5\npower_limit_kind = "firm"\n'
+    (tmp_path / "c.toml").write_text(f'name = "c"\n\n[[nodes]]\ngpus = 4\n\n{text}')
+    with pytest.raises(
+        ClusterSpecError, match=r"Invalid enum value 'firm' - at `\$\.energy\.power_limit_kind`"
+    ):
+        ClusterSpec.read(tmp_path / "c.toml")
 
 
 def test_power_limit_is_written_and_read_again(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ WORKLOAD = "resnet50-imagenet-b64"
 DAY_S = 24 * HOUR_S
 
 
-def limits(*kw: float) -> EnergyTable:
+def limits(*kw: float, ahead_s: float = 0.0, soft: bool = False) -> EnergyTable:
     """A limit for each hour from noon."""
-    return EnergyTable(None, LimitTable(Series("limit", NOON, HOUR_S, np.array(kw))))
+    return EnergyTable(None, LimitTable(Series("limit", NOON, HOUR_S, np.array(kw)), ahead_s, soft=soft))
 
 
 @pytest.fixture
@@ -81,9 +81,11 @@ def make(
     return broker
 
 
-def queue(broker: HandBroker, slack_s: float = 0.0, *, preemptible: bool = True) -> int:
+def queue(
+    broker: HandBroker, slack_s: float = 0.0, *, preemptible: bool = True, limit_s: float = 40 * HOUR_S
+) -> int:
     reply = broker.ask(
-        submit(1, workload=WORKLOAD, slack_s=slack_s, preemptible=preemptible, time_limit_s=40 * HOUR_S)
+        submit(1, workload=WORKLOAD, slack_s=slack_s, preemptible=preemptible, time_limit_s=limit_s)
     )
     assert isinstance(reply, Submitted), reply
     return reply.job
@@ -216,3 +218,67 @@ def test_orders_that_cross_the_answers_of_a_node_end_at_the_right_clock(journal:
         answer(broker, [order])
     assert shown(broker, flexible).sm_clocks_mhz == [mhz]
     assert answer(broker, broker.batch([PricesRead(free)])) == {flexible: 0}
+
+
+def test_announced_fall_holds_back_jobs_that_would_still_run(journal: Journal) -> None:
+    broker = make(journal, EnergyTable(None, ConstantLimit(1e6)))
+    urgent = start(broker, preemptible=False)
+    one_w = report(broker).most_w
+    low_w = one_w - 80.0  # enough for one job at a lower clock
+    falls = limits(100.0, low_w / 1e3, 100.0, ahead_s=600.0)
+    broker.batch([PricesRead(falls)])
+    assert report(broker).falls == ()
+    early = start(broker, DAY_S)
+    pass_until(broker, BEGINS_S + HOUR_S - 600.0)
+    assert report(broker).falls == ((BEGINS_S + HOUR_S, pytest.approx(low_w)),)
+    assert state(broker, early) == "running"
+    late, pinned = queue(broker, DAY_S), queue(broker, preemptible=False)
+    short = queue(broker, DAY_S, limit_s=300.0)
+    assert [state(broker, job) for job in (late, pinned, short)] == ["queued", "queued", "launching"]
+    for job in (late, pinned):
+        assert "from 2026-03-01 13:00 UTC on, before its predicted end, leaves" in shown(broker, job).reason
+    assert report(broker).waiting == 2
+    broker.says("n0", launched(short))
+    broker.says("n0", ended(short))
+    said = pass_until(broker, BEGINS_S + HOUR_S)
+    assert [one.job for one in said if isinstance(one, Kill)] == [early]
+    assert report(broker).falls == ()
+    broker.says("n0", ended(early, exit_code=143, reason="killed"))
+    assert "limit of 100 kW from" not in shown(broker, late).reason
+    assert state(broker, urgent) == "running"
+    decided_alike(journal, POLICY)
+
+
+@pytest.mark.parametrize("change", ["restart", "compaction"])
+def test_restarted_broker_knows_the_announced_falls(journal: Journal, change: str) -> None:
+    falls = limits(100.0, 0.1, 100.0, ahead_s=2 * HOUR_S)
+    broker = make(journal, falls)
+    job = queue(broker, preemptible=False)
+    before = report(broker)
+    assert before.falls == ((BEGINS_S + HOUR_S, 100.0),)
+    path, at_s = journal.path, broker.now_s + 1.0
+    if change == "compaction":
+        journal.close()
+        with compacted(path, at_s) as again:
+            other = make(again, falls, at_s + 1.0)
+            assert report(other) == before
+            assert state(other, job) == "queued"
+        return
+    other = make(journal, falls, at_s)
+    assert report(other) == before
+    assert state(other, job) == "queued"
+
+
+def test_soft_limit_leaves_urgent_jobs_alone_until_a_restart_makes_it_hard(journal: Journal) -> None:
+    broker = make(journal, limits(0.2, soft=True))
+    urgent = start(broker)
+    flexible = queue(broker, DAY_S)
+    assert (state(broker, urgent), state(broker, flexible)) == ("running", "queued")
+    found = report(broker)
+    assert found.soft
+    assert found.most_w > found.limit_w
+    assert (found.urgent_clock_frac, found.flexible_clock_frac, found.waiting) == (1.0, 0.5, 1)
+    other = make(journal, limits(0.2), broker.now_s + 1.0, 0)
+    assert not report(other).soft
+    assert report(other).urgent_clock_frac < 1.0
+    decided_alike(journal, POLICY)

@@ -14,7 +14,7 @@ import pytest
 
 from rlsched.broker.server import price_command
 from rlsched.broker.server.prices import EVERY_S, PriceSource
-from rlsched.energy.limits import EnergyTable
+from rlsched.energy.limits import FALLS, EnergyAt, EnergyTable, LimitAt, LimitTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
 from tests.support.online.cluster import until
@@ -145,7 +145,7 @@ def test_a_power_limit_is_read_with_or_without_prices(tmp_path: Path) -> None:
     path.write_text("[energy]\npower_limit_kw = 5\n", encoding="utf-8")
     table = PriceSource(path, site.lines.append, lambda: 0.0).table
     assert table is not None
-    assert table.at(1e9) == (None, 0.0, (), math.inf, 5_000.0, 0.0, (), 0.0)
+    assert table.at(1e9) == EnergyAt(None, 0.0, (), math.inf, 5_000.0)
     begins = datetime(2026, 3, 1, tzinfo=UTC)
     Series("l", begins, 3600.0, np.array([4.0, 4.0, 2.0])).write(tmp_path / "l.csv")
     path.write_text('[energy]\nprice = "p.csv"\npower_limit = "l.csv"\n', encoding="utf-8")
@@ -154,9 +154,49 @@ def test_a_power_limit_is_read_with_or_without_prices(tmp_path: Path) -> None:
     assert table.prices is not None
     assert table.limits is not None
     at_s = begins.timestamp()
-    assert table.limits.at(at_s - 1.0) == (math.inf, at_s)
-    assert table.limits.at(at_s) == (4_000.0, at_s + 7200.0)
-    assert table.limits.at(at_s + 1e6) == (2_000.0, math.inf)
+    assert table.limits.at(at_s - 1.0) == LimitAt(math.inf, at_s)
+    assert table.limits.at(at_s) == LimitAt(4_000.0, at_s + 7200.0)
+    assert table.limits.at(at_s + 1e6) == LimitAt(2_000.0, math.inf)
+    path.write_text(
+        '[energy]\nprice = "p.csv"\npower_limit = "l.csv"\npower_limit_known_ahead_h = 0.5\n'
+        'power_limit_kind = "soft"\n',
+        encoding="utf-8",
+    )
+    table = PriceSource(path, site.lines.append, lambda: 0.0).table
+    assert table is not None
+    known_s, fall_s = at_s + 5400.0, at_s + 7200.0
+    assert table.limits is not None
+    assert table.limits.at(at_s) == LimitAt(4_000.0, known_s, (), True)
+    found = table.at(known_s)
+    assert found is not None
+    assert found.limit_falls == ((fall_s, 2_000.0),)
+    assert found.limit_soft
+
+
+def test_coming_falls_are_the_lowest_limits_so_far() -> None:
+    begins = datetime(2026, 3, 1, tzinfo=UTC)
+    at_s = begins.timestamp()
+    values = np.array([9.0, 5.0, 7.0, 5.0, 4.0, 9.0, 1.0])
+    table = LimitTable(Series("l", begins, 3600.0, values), 4.5 * 3600.0)
+    falls = ((at_s + 3600.0, 5_000.0), (at_s + 4 * 3600.0, 4_000.0))
+    assert table.at(at_s) == LimitAt(9_000.0, at_s + 3600.0, falls)
+    assert table.at(at_s + 3600.0) == LimitAt(5_000.0, at_s + 5400.0, falls[1:])
+    assert table.at(at_s + 5400.0) == LimitAt(
+        5_000.0, at_s + 7200.0, (*falls[1:], (at_s + 21_600.0, 1_000.0))
+    )
+    assert table.at(at_s + 6.5 * 3600.0) == LimitAt(1_000.0, math.inf)
+    before = table.at(at_s - 3600.0)
+    assert before.limit_w == math.inf
+    assert before.falls[0] == (at_s, 9_000.0)
+
+
+def test_last_of_many_falls_has_the_lowest_limit() -> None:
+    begins = datetime(2026, 3, 1, tzinfo=UTC)
+    at_s = begins.timestamp()
+    table = LimitTable(Series("l", begins, 3600.0, 100.0 - np.arange(20.0)), 86_400.0)
+    falls = table.at(at_s).falls
+    assert len(falls) == FALLS
+    assert falls[-2:] == ((at_s + 7 * 3600.0, 93_000.0), (at_s + 8 * 3600.0, 81_000.0))
 
 
 @pytest.mark.parametrize(
