@@ -1,17 +1,18 @@
 """The cost of a power limit that falls for some hours a day, for jobs with and without slack.
 
-    .venv/bin/python -m studies.policy.power_limit        # the table in docs/how-to/signals.md
+    .venv/bin/python -m studies.policy.power_limit        # the tables in docs/how-to/signals.md
+    .venv/bin/python -m studies.policy.power_limit --ahead 0 --trace helios_venus
 
 Every day from 14:00 the limit is a part of the mean power of the cluster without a limit: 25 % less for three
-hours, or 40 % less for one hour, not announced. Two of five jobs have no slack, the others 4, 12 or 24 hours,
-drawn at random; jobs with slack may be preempted. For comparison, all jobs are treated alike: none has slack,
-so all clocks are lowered to the same share («one cap»).
+hours, or 30 % or 40 % less for one hour, announced not at all, 10 minutes or 2 hours ahead. Two of five jobs
+have no slack, the others 4, 12 or 24 hours, drawn at random; jobs with slack may be preempted. In «one cap»,
+all jobs are treated alike: none has slack, so all clocks are lowered to the same share.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,7 +51,7 @@ class Event(NamedTuple):
     hours: int
 
 
-EVENTS: Final = (Event(0.25, 3), Event(0.40, 1))
+EVENTS: Final = (Event(0.25, 3), Event(0.30, 1), Event(0.40, 1))
 
 
 def limit_of(event: Event, mean_kw: float, hours: int) -> Series:
@@ -86,10 +87,15 @@ def ratio(one: Run, free: Run, jobs: NDArray[np.bool_]) -> Ratio | None:
     return ratio_of_sums(*sums)
 
 
-def rows(name: str, trace: Trace, spec: ClusterSpec, folder: Path) -> list[str]:
-    """Return the rows of the table for a trace: one for each event, with classes and with one cap."""
+def rows(
+    name: str, trace: Trace, spec: ClusterSpec, folder: Path, ahead: Sequence[str] = ("0",)
+) -> Iterator[str]:
+    """Yield the rows of the table for a trace: for each event, with classes and with one cap.
+
+    `ahead`: times from the announcement of a fall to the fall, such as `0`, `10m` and `2h`.
+    """
     alike = replace(trace, extra={**trace.extra, "slack_s": np.zeros(len(trace))})
-    free, found = replayed(trace, spec), []
+    free = replayed(trace, spec)
     energy = free.metrics
     assert energy.cluster_energy_kwh is not None
     assert energy.replay_s is not None
@@ -99,16 +105,26 @@ def rows(name: str, trace: Trace, spec: ClusterSpec, folder: Path) -> list[str]:
         path = folder / "limit.csv"
         limit_of(event, mean_kw, int(trace.submit_s[-1] / HOUR_S) + 2).write(path)
         limited = EnergySignals(power_limit=str(path), begins=SECOND_0.isoformat())
-        with_limit = msgspec.structs.replace(spec, energy=limited)
         for words, jobs in (("classes", trace), ("one cap", alike)):
-            run = replayed(jobs, with_limit)
-            kept = run.metrics.power_limit
-            assert kept is not None
-            found.append(
-                f"| {name} | {event.cut:.0%}, {event.hours} h | {words} | {ratio(run, free, urgent)} | "
-                f"{ratio(run, free, ~urgent)} | {kept.capped_h:.0f} h | {kept.exceeded_h:.2f} h |"
-            )
-    return found
+            for told in ahead:
+                energy = msgspec.structs.replace(limited, power_limit_known_ahead_h=hours_of(told))
+                run = replayed(jobs, msgspec.structs.replace(spec, energy=energy))
+                kept = run.metrics.power_limit
+                assert kept is not None
+                yield (
+                    f"| {name} | {event.cut:.0%}, {event.hours} h | {words} | {told} | "
+                    f"{ratio(run, free, urgent)} | {ratio(run, free, ~urgent)} | {kept.capped_h:.0f} h | "
+                    f"{kept.exceeded_h:.2f} h | {kept.exceeded_kwh:.0f} kWh |"
+                )
+
+
+def hours_of(time: str) -> float:
+    """Return a time such as `0`, `10m` or `2h` in hours.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    return float(time[:-1]) / 60.0 if time.endswith("m") else float(time.removesuffix("h"))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -117,14 +133,16 @@ def main(words: Sequence[str] | None = None) -> int:
     add_traces(parser)
     parser.add_argument("--trace", action="append", help=f"default: {', '.join(TRACES)}")
     parser.add_argument("--seed", type=int, default=0, help="seed of the slacks")
+    parser.add_argument("--ahead", default="0,10m,2h", help="times of announcement")
     given = parser.parse_args(words)
-    print("| trace | limit | jobs | JCT without slack | JCT with slack | clocks lowered | exceeded |")
-    print("|---|---|---|--:|--:|--:|--:|")
+    print("| trace | limit | jobs | told | JCT without slack | with slack | clocks lowered | exceeded | |")
+    print("|---|---|---|--:|--:|--:|--:|--:|--:|")
     with TemporaryDirectory() as folder:
         for name in given.trace or TRACES:
             trace = with_slack(Trace.read(given.traces / f"{name}.csv.gz"), given.seed)
             spec = ClusterSpec.read(given.traces / f"{name}.cluster.toml")
-            print("\n".join(rows(name, trace, spec, Path(folder))), flush=True)
+            for row in rows(name, trace, spec, Path(folder), given.ahead.split(",")):
+                print(row, flush=True)
     return 0
 
 
