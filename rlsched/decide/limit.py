@@ -15,8 +15,8 @@ paused. If the limit is soft, only steps 1 and 2 and the rule for starts of flex
 
 Falls of the limit may be announced (`config.fall_s`, `config.fall_w`). *Level* 0 is the limit now, level k is
 the limit from `fall_s[k - 1]` on. A job that will still run at that time, by its prediction, starts only if
-these rules permit its start at that level too, with the running jobs that will still run then. An urgent job
-that may be preempted then is exempt, because step 4 can keep the limit.
+these rules permit its start at that level too, with the running jobs that will still run then. A job that may
+be preempted then is exempt, because steps 2 and 4 can keep the limit.
 """
 
 from __future__ import annotations
@@ -345,12 +345,10 @@ def start_class(s: StateArrays, slot: int, now_s: float) -> int:
 @kernel
 def power_left_w(s: StateArrays, slot: int, level: int, now_s: float) -> float:
     """Return the power that a waiting job may add at a level when it starts now, W; infinite: any power."""
-    scratch, kind = s.scratch[0], start_class(s, slot, now_s)
-    room_w = scratch.room_w[level, kind]
-    if level > 0 and room_w < np.inf:
-        exempt = kind == PowerClass.URGENT and _may_stop(s, slot)
-        if exempt or not _runs_at(s, slot, s.config[0].fall_s[level - 1], now_s):
-            return np.inf
+    scratch = s.scratch[0]
+    room_w = scratch.room_w[level, start_class(s, slot, now_s)]
+    if level > 0 and (_may_stop(s, slot) or not _runs_at(s, slot, s.config[0].fall_s[level - 1], now_s)):
+        return np.inf
     return room_w - scratch.first_w[level] if s.job.seq[slot] > scratch.first_seq[level] else room_w
 
 
