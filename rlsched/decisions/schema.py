@@ -229,7 +229,7 @@ def read_info(folder: str | Path) -> StoreInfo:
     path = Path(folder) / STORE_FILE
     try:
         info = msgspec.json.decode(path.read_bytes(), type=StoreInfo)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{folder}: expected a store of decisions (a folder with {STORE_FILE}), as `rlsched evaluate "
             "--records` and a broker write it"

@@ -302,6 +302,9 @@ def test_invalid_requests_are_one_line(replay: Path, tmp_path: Path) -> None:
         ((), "expected a JOB, --at WHEN or --decision N"),
         (("7", "--run", str(tmp_path)), "expected a store of decisions"),
         (("7", "--run", str(replay)), "2 decision stores there; name one: fifo-backfill, qssf"),
+        (("7", "--run", str(replay / "qssf" / "store.json")), "expected a store of decisions"),
+        (("7", "--hours", "3", "--run", str(replay / "qssf")), "--hours: use it together with --instead"),
+        (("7", "--within", "3", "--run", str(replay / "qssf")), "--within: use it together with --instead"),
         (("missing", "--run", str(replay / "qssf")), "no job 'missing' in this store; the store has 80"),
         (
             ("--decision", "99999", "--run", str(replay / "qssf")),

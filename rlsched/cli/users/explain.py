@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.cli.shared.options import JSON, PATH, shown
@@ -22,6 +23,8 @@ DEFAULT_HOURS: Final = 24.0
 """Default of `--hours`: time after a decision that `--instead` simulates, hours. Most jobs that wait at the
 decision start within this time.
 """
+MAX_STORES: Final = 8
+"""Maximum number of stores that an error names."""
 MOST_TRACE_S: Final = 1e11
 """Maximum absolute value of a time of `--at` in a trace, seconds: 3,000 years."""
 
@@ -109,9 +112,12 @@ def explain(
     from rlsched.errors import InputError
     from rlsched.terminal.visible import visible
 
-    for name, value in (("--hours", hours), ("--within", within_s)):
+    for name, parameter, value in (("--hours", "hours", hours), ("--within", "within_s", within_s)):
         if math.isnan(value):
             raise InputError(f"{name}: expected a number above 0, got nan")
+        given = click.get_current_context().get_parameter_source(parameter)
+        if instead is None and given is ParameterSource.COMMANDLINE:
+            raise InputError(f"{name}: use it together with --instead")
     if instead is not None and decision is None and job is None:
         raise InputError("--instead: use it together with --decision N or JOB, to name the decision")
     if decision is not None and (job is not None or at is not None):
@@ -232,7 +238,9 @@ def _store(run: Path | None) -> Path:
     run = own_broker() if run is None else run
     stores = find_stores(run)
     if len(stores) > 1:
-        raise InputError(f"--run {run}: {len(stores)} decision stores there; name one: {', '.join(stores)}")
+        names = ", ".join(list(stores)[:MAX_STORES])
+        more = f" and {len(stores) - MAX_STORES} more" if len(stores) > MAX_STORES else ""
+        raise InputError(f"--run {run}: {len(stores)} decision stores there; name one: {names}{more}")
     folder = next(iter(stores.values()), run)
     read_info(folder)
     return folder
