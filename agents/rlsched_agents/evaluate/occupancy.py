@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.demand import holds
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import partition_sizes
+from rlsched.workload.trace import slack_s
 from rlsched_agents.evaluate.modelled import used_gpus
 from rlsched_envs.sim.attempt_log import Placements
 
@@ -49,6 +50,10 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
             without models.
         price: Mean price of electricity in each step, currency per MWh; None if it is unknown.
         carbon_g_kwh: Mean carbon intensity in each step, g CO2e per kWh; None if it is unknown.
+        gpus_waiting: Mean number of GPUs that waiting jobs request in each step. Paused and requeued jobs
+            wait, too.
+        gpus_waiting_slack: The same for jobs with slack, which a policy may hold back. None if no job has
+            slack.
     """
 
     from_s: float
@@ -60,6 +65,8 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
     power_kw: list[float] | None = None
     price: list[float] | None = None
     carbon_g_kwh: list[float] | None = None
+    gpus_waiting: list[float] | None = None
+    gpus_waiting_slack: list[float] | None = None
 
 
 class Fragmentation(NamedTuple):
@@ -112,7 +119,7 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
         edges: (B + 1,) edges of the time steps, from `step_edges`.
         fragments: Result of `fragmentation` for the same edges; None: not computed.
     """
-    attempts = table.attempts
+    attempts, has_slack = table.attempts, slack_s(table.trace) > 0.0
     taken = _within(gpu_holds(table), edges)
     allocated = _mean_over(taken, table.trace.num_gpus[attempts.job[taken.attempt]], edges)
     used = power_kw = None
@@ -131,7 +138,26 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
         power_kw=None if power_kw is None else power_kw.tolist(),
         price=None if cost is None else cost.signal_means(edges),
         carbon_g_kwh=None if carbon is None else carbon.signal_means(edges),
+        gpus_waiting=gpus_waiting(table, ~table.rejected, edges).tolist(),
+        gpus_waiting_slack=gpus_waiting(table, ~table.rejected & has_slack, edges).tolist()
+        if has_slack.any()
+        else None,
     )
+
+
+def gpus_waiting(table: JobTable, jobs: Mask, edges: Floats) -> Floats:
+    """Return the (B,) mean number of GPUs that waiting jobs request in each of B time steps.
+
+    A job waits from its submission to its end while it has no attempt. `jobs`: (J,) which jobs count.
+    """
+    of, attempts = np.flatnonzero(jobs), table.attempts
+    unended = _within(Holds(of, table.trace.submit_s[of], table.end_s[of]), edges)
+    running = _within(every_attempt(attempts), edges)
+    running = running.select(jobs[attempts.job[running.attempt]])
+    gpus = table.trace.num_gpus
+    requested = _mean_over(unended, gpus[unended.attempt], edges)
+    given = _mean_over(running, gpus[attempts.job[running.attempt]], edges)
+    return np.maximum(requested - given, 0.0)  # rounding errors
 
 
 def _power_kw(attempts: AttemptTable, books: ModelledAttempts) -> Floats:

@@ -209,6 +209,12 @@ def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -
         "GPUs",
     )
     plots = [figure(plot)]
+    for field, whose in (("gpus_waiting", "jobs"), ("gpus_waiting_slack", "jobs with slack")):
+        waiting = [(name, getattr(one, field)) for name, one in values.items() if one is not None]
+        series = [Series(name, gpus) for name, gpus in waiting if gpus]
+        if series:
+            say = f"GPUs that waiting {whose} request: mean of each {in_words(first.step_s)}."
+            plots.append(figure(canvas.steps(days, series, say, "day of the trace", "GPUs")))
     bills = _bills(report)
     if bills:
         powers = [Series(name, one.power_kw) for name, one in values.items() if one and one.power_kw]

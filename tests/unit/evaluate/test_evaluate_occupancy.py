@@ -11,7 +11,14 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
-from rlsched_agents.evaluate.occupancy import MAX_STEPS, STEPS_S, fragmentation, step_edges, step_length_s
+from rlsched_agents.evaluate.occupancy import (
+    MAX_STEPS,
+    STEPS_S,
+    fragmentation,
+    gpus_waiting,
+    step_edges,
+    step_length_s,
+)
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 
@@ -77,6 +84,49 @@ def test_jobs_without_gpus_keep_fragmentation_and_shares_make_it_unknown() -> No
     assert found["shares"].fragmentation_frac is None
     assert found["shares"].over_time is not None
     assert found["shares"].gpu_utilisation_frac > found["plain"].gpu_utilisation_frac
+
+
+def test_waiting_gpus_by_hand() -> None:
+    trace = Trace.from_columns(
+        name="t",
+        submit_s=[0.0, 20.0, 30.0, 180.0],
+        duration_s=[100.0, 50.0, 10.0, 1.0],
+        num_gpus=[4.0, 4.0, 3.0, 1.0],
+        extra={"slack_s": np.array([600.0, 0.0, 0.0, 0.0])},
+    )
+    table = replayed(trace, ClusterSpec.uniform(1, 4))
+    assert table.start_s.tolist() == [0.0, 100.0, 150.0, 180.0]
+    edges = np.array([0.0, 60.0, 120.0, 180.0])
+    every = np.ones(4, np.bool_)
+    assert gpus_waiting(table, every, edges).tolist() == pytest.approx(
+        [(40 * 4 + 30 * 3) / 60, (40 * 4 + 60 * 3) / 60, 30 * 3 / 60]
+    )
+    steps = schedule_metrics(table, num_gpus=4).over_time
+    assert steps is not None
+    assert steps.gpus_waiting == pytest.approx(gpus_waiting(table, every, edges).tolist())
+    assert steps.gpus_waiting_slack == [0.0, 0.0, 0.0]
+    assert schedule_metrics(by_hand(), num_gpus=8).over_time.gpus_waiting_slack is None  # type: ignore[union-attr]
+
+
+def test_preempted_jobs_wait_between_their_attempts() -> None:
+    rng = np.random.default_rng(3)
+    jobs = 100
+    trace = Trace.from_columns(
+        name="t",
+        submit_s=np.sort(rng.uniform(0.0, 3000.0, jobs)),
+        duration_s=rng.uniform(10.0, 600.0, jobs),
+        num_gpus=rng.choice([1.0, 2.0, 4.0], jobs),
+        extra={"preemptible": np.full(jobs, "true")},
+    )
+    rule = Policy("srtf").rule
+    table = Engine(trace, ClusterSpec.uniform(2, 4), order=rule.order).run_rule(rule)
+    attempts = table.attempts
+    assert len(attempts) > jobs
+    edges = np.linspace(0.0, float(table.end_s.max()), 50)
+    waiting = gpus_waiting(table, np.ones(jobs, np.bool_), edges)
+    ran_s = np.bincount(attempts.job, attempts.end_s - attempts.start_s, minlength=jobs)
+    waited_s = table.end_s - trace.submit_s - ran_s
+    assert waiting @ np.diff(edges) == pytest.approx(waited_s @ trace.num_gpus)
 
 
 def test_without_placements_only_fragmentation_is_unknown() -> None:
