@@ -1,6 +1,7 @@
 """A real Slurm whose jobs rlsched schedules, with kill -9 of gateway, broker and controller.
 
 python -m tests.soak.slurm_gateway --jobs 500 --kills 60
+python -m tests.soak.slurm_gateway --jobs 500 --kills 20 --plain
 """
 
 from __future__ import annotations
@@ -99,6 +100,11 @@ class OnSlurm(Cluster):
         else:
             super().start(name)
 
+    def restart_ended(self) -> None:
+        """Restart the gateway if it exited, because it started without slurmctld."""
+        if self.running["gateway"].poll() is not None:
+            self.start("gateway")
+
     def kill_and_restart(self, name: str, *, saves: bool = False) -> None:
         """kill -9 and restart; `saves`: slurmctld may save its state first."""
         if name == "slurmctld":
@@ -107,9 +113,42 @@ class OnSlurm(Cluster):
             self.kill(name)
             self.start(name)
 
+    def tend(self) -> None:
+        """Repair Slurm as an operator does after a kill -9 of slurmctld."""
+        self.slurm.tend()
+
     def close(self) -> None:
         """Stop all processes."""
         super().close()
+        self.slurm.close()
+
+
+class PlainSlurm:
+    """The same Slurm without rlsched, to count the jobs that a kill -9 of slurmctld repeats."""
+
+    def __init__(self, directory: Path, nodes: int = 4, gpus: int = 4) -> None:
+        self.directory = directory
+        self.slurm = RealSlurm(directory / "slurm", nodes, gpus, exact=False)
+        os.environ["SLURM_CONF"] = str(self.slurm.config)
+
+    def restart_ended(self) -> None:
+        """Do nothing: no process exits by itself."""
+
+    def kill_and_restart(self, name: str, *, saves: bool = False) -> None:
+        """kill -9 and restart slurmctld; `saves`: it may save its state first."""
+        self.slurm.kill(name, saves=saves)
+
+    def tend(self) -> None:
+        """Repair as an operator does, and release jobs that Slurm holds after a failed launch."""
+        self.slurm.tend()
+        jobs = self.slurm.ask("squeue", "-h", "-t", "PD", "-r", "-o", "%i %r", check=False)
+        for line in jobs.splitlines():
+            number, _, reason = line.partition(" ")
+            if reason == "launch failed requeued held":
+                self.slurm.ask("scontrol", "release", number, check=False)
+
+    def close(self) -> None:
+        """Stop all processes."""
         self.slurm.close()
 
 
@@ -152,6 +191,7 @@ class Outcome(NamedTuple):
         forgotten: Lines as above, for jobs that slurmctld forgot: it was killed within `SAVED_S` after their
             start or end and ran them again, as it does without rlsched.
         latency_s: Time from the decision to the script's first line.
+        at_risk: Number of jobs that began or ended within `SAVED_S` before a kill -9 of slurmctld.
     """
 
     jobs: int
@@ -163,26 +203,99 @@ class Outcome(NamedTuple):
     left: list[str]
     forgotten: list[str]
     latency_s: list[float]
+    at_risk: int
 
     def __str__(self) -> str:
         late = sorted(self.latency_s) or [0.0]
+        p90_s = late[int(0.9 * (len(late) - 1))]
         return (
             f"{self.jobs} jobs, {self.right} where decided, {len(self.wrong)} not, {len(self.codes)} exit "
             f"codes wrong, {len(self.twice)} twice, {len(self.lost)} lost, {len(self.left)} left to Slurm, "
-            f"{len(self.forgotten)} forgotten by a killed slurmctld; decision to start p50 "
-            f"{statistics.median(late):.3f} s, p90 {late[int(0.9 * (len(late) - 1))]:.3f} s"
+            f"{len(self.forgotten)} of {self.at_risk} at risk forgotten by a killed slurmctld; "
+            f"decision to start p50 {statistics.median(late):.3f} s, p90 {p90_s:.3f} s"
         )
+
+
+class Driven(NamedTuple):
+    """Jobs that were submitted and have ended.
+
+    Attributes:
+        keys: Plan of each job or array task.
+        ran: File in which scripts write their starts and ends.
+        killed_s: Times of each kill -9 of slurmctld, Unix seconds.
+    """
+
+    keys: dict[str, Plan]
+    ran: Path
+    killed_s: list[float]
+
+    def moments(self) -> tuple[dict[str, list[list[str]]], dict[str, list[float]]]:
+        """Words of each job's starts, and times of its ends."""
+        began, ended_s = dict[str, list[list[str]]](), dict[str, list[float]]()
+        for line in self.ran.read_text().splitlines():
+            words = line.split(" ")
+            name = words[2].removesuffix("_x")
+            if words[0] == "start":
+                began.setdefault(name, []).append(words)
+            else:
+                ended_s.setdefault(name, []).append(float(words[5]))
+        return began, ended_s
+
+    def at_risk(self) -> set[str]:
+        """Keys of jobs that began or ended within `SAVED_S` before a kill -9 of slurmctld."""
+        began, ended_s = self.moments()
+        return {
+            key
+            for key in self.keys
+            if any(
+                0.0 <= kill - at_s < SAVED_S
+                for kill in self.killed_s
+                for at_s in [float(words[5]) for words in began.get(key, [])] + ended_s.get(key, [])
+            )
+        }
 
 
 def run(
     system: OnSlurm, count: int, kills: int, seed: int, timeout_s: float = 600.0, *, saves: bool = False
 ) -> Outcome:
-    """Submit, kill, drain and resume, wait for all ends, and compare script, Slurm and broker.
+    """Drive the jobs, and compare script, Slurm and broker; arguments as in `drive`."""
+    driven = drive(system, count, kills, seed, timeout_s, saves=saves)
+    with system.client(timeout_s=30.0) as client:
+        until(lambda: not _live(client), "the broker knows all ends", 90.0)
+        return _compare(client, system.slurm, driven)
+
+
+def run_plain(system: PlainSlurm, count: int, kills: int, seed: int, timeout_s: float) -> str:
+    """Drive the jobs without rlsched, and count the repeated ones; arguments as in `drive`."""
+    driven = drive(system, count, kills, seed, timeout_s)
+    began, _ = driven.moments()
+    jobs, at_risk = system.slurm.jobs(), driven.at_risk()
+    repeated = {
+        key for key in driven.keys if len(began.get(key, [])) > 1 + (jobs[key].restarts if key in jobs else 0)
+    }
+    return (
+        f"{len(driven.keys)} jobs on plain Slurm: {len(repeated - at_risk)} twice, {len(repeated & at_risk)} "
+        f"of {len(at_risk)} at risk forgotten by a killed slurmctld, "
+        f"{sum(key not in jobs for key in driven.keys)} unknown to Slurm"
+    )
+
+
+def drive(
+    system: OnSlurm | PlainSlurm,
+    count: int,
+    kills: int,
+    seed: int,
+    timeout_s: float = 600.0,
+    *,
+    saves: bool = False,
+) -> Driven:
+    """Submit, kill, drain and resume, and wait for all ends.
 
     Args:
         system: The system under test.
         count: Number of jobs.
-        kills: Number of kill -9 of gateway, broker and controller, at random times.
+        kills: Number of kill -9 of gateway, broker and controller, or of the controller without rlsched, at
+            random times.
         seed: Seed of the random times.
         timeout_s: Time by which all jobs must have ended, seconds.
         saves: Whether slurmctld may save its state first. After a kill -9 it also forgets the latest ends,
@@ -198,7 +311,8 @@ def run(
     waiting: list[tuple[float, str]] = []
     before = ""
     todo = list(reversed(plans(count, rng)))
-    victims = [("gateway", "broker", "slurmctld")[k % 3] for k in range(kills)]
+    parts = ("gateway", "broker", "slurmctld") if isinstance(system, OnSlurm) else ("slurmctld",)
+    victims = [parts[k % len(parts)] for k in range(kills)]
     rng.shuffle(victims)
     began_s = time.monotonic()
     next_kill_s = began_s + rng.uniform(2.0, 4.0)
@@ -207,8 +321,7 @@ def run(
     while True:
         now_s = time.monotonic()
         assert now_s - began_s < timeout_s, f"not ended: {_unfinished(slurm, keys)}"
-        if system.running["gateway"].poll() is not None:  # it exits if it starts without slurmctld
-            system.start("gateway")
+        system.restart_ended()
         for _ in range(4 if todo else 0):
             if not todo:
                 break
@@ -253,11 +366,9 @@ def run(
                 break
             if now_s - tended_s >= TENDED_S:
                 tended_s = now_s
-                slurm.tend()
+                system.tend()
         time.sleep(0.2)
-    with system.client(timeout_s=30.0) as client:
-        until(lambda: not _live(client), "the broker knows all ends", 90.0)
-        return _compare(client, slurm, keys, ran, killed_s)
+    return Driven(keys, ran, killed_s)
 
 
 def _live(client: Client) -> list[JobInfo]:
@@ -274,17 +385,9 @@ def _unfinished(slurm: RealSlurm, keys: dict[str, Plan]) -> list[str]:
     ] or ([] if jobs else ["slurmctld is unreachable"])
 
 
-def _compare(
-    client: Client, slurm: RealSlurm, keys: dict[str, Plan], ran: Path, killed_s: list[float]
-) -> Outcome:
-    began, ended_s = dict[str, list[list[str]]](), dict[str, list[float]]()
-    for line in ran.read_text().splitlines():
-        words = line.split(" ")
-        name = words[2].removesuffix("_x")
-        if words[0] == "start":
-            began.setdefault(name, []).append(words)
-        else:
-            ended_s.setdefault(name, []).append(float(words[5]))
+def _compare(client: Client, slurm: RealSlurm, driven: Driven) -> Outcome:
+    keys = driven.keys
+    began, at_risk = driven.moments()[0], driven.at_risk()
     jobs = slurm.jobs()
     told = {info.job: info for info in client.jobs(finished=True)}
     known = {
@@ -292,14 +395,12 @@ def _compare(
         for key, job in jobs.items()
         if job.marks is not None and "j" in job.marks and int(job.marks["j"].partition(".")[0]) in told
     }
-    outcome = Outcome(len(keys), 0, [], [], [], [], [], [], [])
+    outcome = Outcome(len(keys), 0, [], [], [], [], [], [], [], len(at_risk))
     right = 0
     for key, plan in keys.items():
         job, info, starts = jobs.get(key), known.get(key), began.get(key, [])
-        moments = [float(words[5]) for words in starts] + ended_s.get(key, [])
-        is_forgotten = any(0.0 <= kill - at_s < SAVED_S for kill in killed_s for at_s in moments)
 
-        def note(found: list[str], line: str, is_forgotten: bool = is_forgotten) -> None:
+        def note(found: list[str], line: str, is_forgotten: bool = key in at_risk) -> None:
             (outcome.forgotten if is_forgotten else found).append(line)
 
         wanted = plan.code if not plan.fate or plan.fate == "after" else None
@@ -353,6 +454,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true", help="Without rlsched: kill only slurmctld.")
     parser.add_argument(
         "--latency", type=int, default=0, help="Number of starts by Slurm itself, for comparison."
     )
@@ -361,6 +463,13 @@ def main() -> None:
         raise SystemExit(lacking())
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
+        if options.plain:
+            plain = PlainSlurm(Path(folder))
+            try:
+                print(run_plain(plain, options.jobs, options.kills, options.seed, timeout_s=1800.0))
+            finally:
+                plain.close()
+            return
         system = OnSlurm(Path(folder))
         try:
             outcome = run(system, options.jobs, options.kills, options.seed, timeout_s=1800.0)

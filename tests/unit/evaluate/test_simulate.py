@@ -77,7 +77,7 @@ def test_page_shows_every_policy_and_loads_nothing_from_the_network(runs: Runs, 
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     for title in ("Waiting by size", "Tails", "Utilisation over time", "Who gained and who lost"):
         assert f">{title}</h2>" in page
-    assert page.count("<svg") == 5  # waiting, tails, utilisation, and what two policies changed
+    assert page.count("<svg") == 6  # waiting, tails, GPUs in use and waited for, what two policies changed
     assert "&lt;ours&gt;" in page
     assert "<ours>" not in page
     assert "src=" not in page

@@ -232,7 +232,7 @@ def test_announced_fall_holds_back_jobs_that_would_still_run(journal: Journal) -
     pass_until(broker, BEGINS_S + HOUR_S - 600.0)
     assert report(broker).falls == ((BEGINS_S + HOUR_S, pytest.approx(low_w)),)
     assert state(broker, early) == "running"
-    late, pinned = queue(broker, DAY_S), queue(broker, preemptible=False)
+    late, pinned = queue(broker, DAY_S, preemptible=False), queue(broker, preemptible=False)
     short = queue(broker, DAY_S, limit_s=300.0)
     assert [state(broker, job) for job in (late, pinned, short)] == ["queued", "queued", "launching"]
     for job in (late, pinned):
