@@ -33,8 +33,8 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         over: Time span of the maximum for `trailing`, a multiple of `slot`.
         slot: Length of a time slot. The demand of a slot is the maximum demand in the slot. Nodes are put to
             sleep at the end of a slot.
-        falling: Nodes are put to sleep only if demand is below its mean in this time, a multiple of `slot`;
-            0: at any demand.
+        falling: Nodes are put to sleep only if demand is below its mean in this time, a multiple of `slot`,
+            or has not changed in this time; 0: at any demand.
         idle: Idle time after which a node can sleep.
         buffer_nodes: Number of nodes to keep awake above the forecast.
         wake_buffer_nodes: Number of nodes to keep awake above demand after a wake-up; None: 1.6 times

@@ -3,8 +3,9 @@
 The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep as many nodes awake as the
 forecast plus a buffer, put nodes to sleep only while demand falls, and wake nodes when jobs wait. Two
 additions keep nodes awake in a short dip of demand: a larger buffer after a wake-up, and a limit on the
-number of nodes put to sleep per review. If jobs pause until the price of electricity falls, their nodes are
-put to sleep, too. A slot in this module is a time slot (`slot_s` seconds) with one value of demand.
+number of nodes put to sleep per review. Nodes also sleep if demand has not changed for some time. If jobs
+pause until the price of electricity falls, their nodes are put to sleep, too. A slot in this module is a time
+slot (`slot_s` seconds) with one value of demand.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ramp_nodes: int = 2
     """Maximum number of nodes that one review (call of `review`) puts to sleep; 0: no limit."""
     falling_slots: int = 6
-    """Number of last time slots. Nodes are put to sleep only if demand is below its mean in these slots; 0:
-    at any demand."""
+    """Number of last time slots. Nodes are put to sleep only if demand is below its mean in these slots, or
+    the same in all of them; 0: at any demand."""
     headroom_nodes: int = 0
     """Number of free awake nodes below which nodes are woken, even if no job waits."""
     min_idle_s: float = 0.0
@@ -54,24 +55,28 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     f"keeping nodes: {field} must be a finite number >= 0, got {getattr(self, field)}"
                 )
 
-    def kept(self, awake: int, peak: float, last: float, falling: bool, paused: int = 0) -> int:
+    def kept(self, awake: int, peak: float, last: float, may_sleep: bool, paused: int = 0) -> int:
         """Return the number of nodes that stay awake.
 
         Args:
             awake: Number of nodes awake now.
             peak: Forecast of the highest future demand.
             last: Demand of the last time slot, or present demand if that is higher.
-            falling: Whether demand is below its recent mean, as `is_falling` returns it.
+            may_sleep: Whether nodes may be put to sleep at this demand, as `permits_sleep` returns it.
             paused: Number of nodes that are free because their jobs pause; these nodes can sleep in addition
                 to `ramp_nodes`.
         """
         target = math.ceil(max(peak, last)) + self.buffer_nodes
-        if not (falling or paused) or awake <= target:
+        if not (may_sleep or paused) or awake <= target:
             return awake
         return max(target, awake - self.ramp_nodes - paused) if self.ramp_nodes else target
 
-    def is_falling(self, demand: Floats) -> bool:
-        """Return whether demand is below its recent mean by a tenth of a node or more (as in Helios' code).
+    def permits_sleep(self, demand: Floats) -> bool:
+        """Return whether nodes may be put to sleep: demand falls, or has not changed.
+
+        Demand falls if it is below its recent mean by a tenth of a node or more (as in Helios' code). If
+        nodes slept only then, a cluster that becomes idle at once would stay awake: when the forecast no
+        longer includes the earlier demand, demand does not fall any more.
 
         `demand`: (N,) demand of the last time slots. Its last value is compared with the mean of its last
         `falling_slots` values. Returns False if there are fewer values, and True if `falling_slots` is 0.
@@ -79,7 +84,9 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.falling_slots == 0:
             return True
         recent = demand[-self.falling_slots :]
-        return len(recent) == self.falling_slots and bool(recent.mean() - recent[-1] >= 0.1)
+        if len(recent) < self.falling_slots:
+            return False
+        return bool(recent.mean() - recent[-1] >= 0.1 or recent.min() == recent.max())
 
 
 class PowerDown(Protocol):
@@ -161,7 +168,7 @@ class PowerDownService:
             return done
         history = np.array(self._demand)
         peak, last = self.forecast.peak(history) - paused_nodes, max(history[-1] - paused_nodes, demand)
-        keep = self.rule.kept(awake, peak, last, self.rule.is_falling(history), paused_nodes)
+        keep = self.rule.kept(awake, peak, last, self.rule.permits_sleep(history), paused_nodes)
         rested = now_s - states.idle_since_s >= self.rule.min_idle_s
         idle = np.flatnonzero((state == NodeState.ON) & ~busy_nodes & rested)[::-1][: awake - keep]
         for node in idle.tolist():

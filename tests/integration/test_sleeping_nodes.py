@@ -25,6 +25,8 @@ POWER = """
     fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
     with (here / "calls.txt").open("a") as calls:
         calls.write(f"{order} {name}\\n")
+    with (here / "times.txt").open("a") as times:
+        times.write(f"{order} {time.time()}\\n")
     pid = here / f"{name}.pid"
     runs = lambda: pid.exists() and pathlib.Path(f"/proc/{pid.read_text()}/cmdline").exists()
     if order == "suspend":
@@ -55,14 +57,24 @@ PLAN = """
     wake_buffer_nodes = 0
     ramp_nodes = 0
 """
+DEFAULT_PLAN = """
+    [power_down]
+    slot = "1s"
+    over = "8s"
+    falling = "3s"
+    review = "1s"
+    buffer_nodes = 0
+    wake_buffer_nodes = 0
+"""
+"""Default forecast and rule, with seconds in place of minutes."""
 
 
 class Site:
     """A broker, and two machines that an operator's script powers up and down."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, plan: str = PLAN) -> None:
         self.folder, self.script = folder, folder / "power.py"
-        (folder / "models.toml").write_text(textwrap.dedent(PLAN))
+        (folder / "models.toml").write_text(textwrap.dedent(plan))
         (address,) = free_addresses(1)
         node = [sys.executable, "-m", "rlsched", "node", "--gpus", "4", "--simulated", "--allow-root"]
         node += ["--broker", address, "--keys", str(folder / "home")]
@@ -145,3 +157,24 @@ def test_nodes_sleep_wake_for_jobs_and_survive_a_killed_broker(site: Site) -> No
         (site.folder / "n0.broken").unlink()
         client.resume_node("n0")
         until(lambda: client.job(job).state == "completed", "the job has run once the operator tried again")
+
+
+@pytest.mark.slow
+def test_nodes_stay_awake_while_the_default_forecast_expects_demand(tmp_path: Path) -> None:
+    """The forecast is the highest demand of the last 8 s."""
+    site = Site(tmp_path, DEFAULT_PLAN)
+    try:
+        with site.cluster.client() as client:
+            job = client.submit(["sleep", "4"], num_gpus=8)
+            for name in ("n0", "n1"):
+                site.power("resume", name)
+            until(lambda: client.job(job).state == "completed", "the job has run on both")
+            all_asleep(site, client)
+            end_s = client.job(job).end_s
+        assert end_s is not None
+        orders = [line.split() for line in (tmp_path / "times.txt").read_text().splitlines()]
+        slept_s = [float(at_s) for order, at_s in orders if order == "suspend" and float(at_s) > end_s]
+        assert len(slept_s) == 2
+        assert min(slept_s) - end_s >= 6.0
+    finally:
+        site.close()
