@@ -70,6 +70,7 @@ def run_tests(tests: Sequence[str], *, timeout_s: float) -> tuple[int, str]:
     )
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
+        folder.chmod(0o755)  # jobs of other accounts use it
         (folder / "tmp").mkdir()
         init = folder / "init"
         init.write_text(_INIT.format(folder=folder, root=ROOT, words=shlex.join((*words, *tests))))
