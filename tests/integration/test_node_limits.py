@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.wire.messages import Launch
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
 from rlsched_node.isolation.limits import RankLimits
 from rlsched_node.processes import shim
@@ -27,6 +26,7 @@ from tests.support.online.ranks import (
     KEY,
     collect,
     has_output,
+    order_of,
     output,
     own_children,
     start,
@@ -270,27 +270,12 @@ def test_lent_core_is_taken_from_all_processes_of_a_running_job(grouped: Node) -
     assert grouped.cgroups is not None
     bounds = RankBounds(Cores(both, [set(both)]), grouped.cgroups, 2, memory_mib=1000, max_processes=100)
 
-    def order(job: int, lent_cores: int) -> Launch:
-        return Launch(
-            epoch=1,
-            job=job,
-            attempt=1,
-            rank=0,
-            num_ranks=1,
-            nodes=["n0"],
-            gpus=[job - 1],
-            command=["true"],
-            env={},
-            cwd="/",
-            cores=1,
-            lent_cores=lent_cores,
-        )
-
-    limits = bounds.allocate_limits(KEY, order(1, lent_cores=1))
+    limits = bounds.allocate_limits(KEY, order_of(KEY, "true", gpus=[0], cores=1, lent_cores=1))
     (own,) = set(limits.cpus) - set(limits.lent_cpus)
     directory = start(grouped.ranks, grouped.store, *PYTHON, AFFINITY, "stay", limits=limits)
     until(lambda: lines(directory) == [str(both)] * 2)
-    needed = bounds.allocate_limits(KEY._replace(job=2), order(2, lent_cores=0))
+    other = KEY._replace(job=2)
+    needed = bounds.allocate_limits(other, order_of(other, "true", cores=1))
     assert needed.cpus == limits.lent_cpus
     until(lambda: lines(directory)[2:] == [f"[{own}]"] * 2)
     grouped.ranks.hard_kill(KEY)

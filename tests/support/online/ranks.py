@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from rlsched.wire.messages import AttemptKey, Launch
 from rlsched_node.gpu.simulated import SimulatedGpus
@@ -35,6 +36,14 @@ def unused_user() -> JobUser | None:
     return JobUser("rlsched-test", uid, uid, "/", "/bin/sh")
 
 
+def order_of(key: AttemptKey, *command: str, **fields: Any) -> Launch:
+    """The order to launch the only rank of an attempt on GPU 1, or with other fields of `Launch`."""
+    alone: dict[str, Any] = {"num_ranks": 1, "nodes": ["n0"], "gpus": [1], "env": {}, "cwd": "/"}
+    return Launch(
+        epoch=1, job=key.job, attempt=key.attempt, rank=0, command=list(command), **(alone | fields)
+    )
+
+
 def start(
     ranks: LiveRanks,
     store: AttemptStore,
@@ -52,15 +61,9 @@ def start(
     appends: bool = False,
     whole_lines: bool = False,
 ) -> AttemptDir:
-    order = Launch(
-        epoch=1,
-        job=key.job,
-        attempt=key.attempt,
-        rank=0,
-        num_ranks=1,
-        nodes=["n0"],
-        gpus=[1],
-        command=list(command),
+    order = order_of(
+        key,
+        *command,
         env=env or {},
         cwd=cwd,
         time_limit_s=limit_s,

@@ -408,7 +408,7 @@ def test_tables_by_hour_have_whole_figures(width: int) -> None:
     """Columns that do not fit are left out; hours and figures are never cut."""
     spans = [UsedSpan(HOUR * k, HOUR * (k + 1), 1e4, 3.3e7 * k, 0.123 * k, 0.456) for k in range(3)]
     job = JobUsage(
-        "somebody-or-other", "", "", 3 * HOUR, "completed", 3e4, 9.9e7, 5.0, 0.369, 1.368, "EUR", 1, spans
+        "longest-username", "", "", 3 * HOUR, "completed", 3e4, 9.9e7, 5.0, 0.369, 1.368, "EUR", 1, spans
     )
     rows, total = sums([job], ["hour", "user"], period_of, period_end_s)
     text = shown(width, print_sums, ["hour", "user"], rows, total, 0.0, NOW_S)

@@ -23,6 +23,7 @@ from rlsched_node.isolation.limits import (
 from rlsched_node.processes.bounds import RankBounds
 from rlsched_node.processes.cores import Cores, cores_of_machine
 from rlsched_node.processes.store import LaunchRecord
+from tests.support.online.ranks import order_of
 
 NEAR = [{0, 1, 2, 3}, {4, 5, 6, 7}]
 THREADS = {cpu: {cpu, (cpu + 2) % 4 + cpu // 4 * 4} for cpu in range(8)}
@@ -35,19 +36,7 @@ def key(job: int) -> AttemptKey:
 
 
 def launch(job: int, gpus: list[int], **asked: int) -> Launch:
-    return Launch(
-        epoch=1,
-        job=job,
-        attempt=1,
-        rank=0,
-        num_ranks=1,
-        nodes=["n0"],
-        gpus=gpus,
-        command=["true"],
-        env={},
-        cwd="/",
-        **asked,  # type: ignore[arg-type]
-    )
+    return order_of(key(job), "true", gpus=gpus, **asked)
 
 
 def test_cores_are_whole_and_near_their_gpu() -> None:
