@@ -1,1 +1,1 @@
-"""Price and carbon intensity of electricity over time: reads, describes, converts and generates series."""
+"""Price and carbon intensity of electricity over time: reads, describes, generates and forecasts series."""

@@ -129,6 +129,10 @@ class Series:
         Raises:
             InputError: the file cannot be written.
         """
+        write_text(path, self.text())
+
+    def text(self) -> str:
+        """Return the text of a CSV file that `read` accepts."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         forecast, step = self.forecast, timedelta(seconds=self.step_s)
@@ -137,7 +141,7 @@ class Series:
             value = repr(float(self.values[k])).removesuffix(".0") if k < len(self) else ""
             said = () if forecast is None else forecast.written(k, self.begins)
             rows.writerow((written_time(self.begins + k * step), value, *said))
-        write_text(path, text.getvalue())
+        return text.getvalue()
 
 
 def _rows(text: str, name: str) -> Iterator[Row]:

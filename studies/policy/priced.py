@@ -1,9 +1,10 @@
 """The saving of rules that follow the price over `tuned`: the bill of jobs with slack, on nodes that sleep.
 
-    .venv/bin/python -m studies.policy.priced --by-length        # the table in docs/how-to/signals.md
+    .venv/bin/python -m studies.policy.priced --by-length        # the tables in docs/how-to/signals.md
+    .venv/bin/python -m studies.policy.priced --zone sg --policy priced --known-ahead-h 0 --forecast
 
-Helios Venus, 30 days from day 40 at load 0.7, with day-ahead prices from February 2024. Two of five jobs have
-no slack, the others 4, 12 or 24 hours, drawn at random; jobs with slack may be preempted.
+Helios Venus, 30 days from day 40 at load 0.7, with prices from 1 February 2024 or the days of `--begin`. Two
+of five jobs have no slack, the others 4, 12 or 24 hours, drawn at random; jobs with slack may be preempted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -26,6 +27,7 @@ import numpy as np
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.decide.policies.policy import Policy
 from rlsched.energy.bills import J_PER_MWH
+from rlsched.energy.learn import AHEAD_S, LEAD_S, learned
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import Seconds
@@ -39,7 +41,8 @@ ZONES: Final = ("us-cal-ciso", "us-tex-erco", "de-lu")
 DAYS: Final = (40, 70)
 LOAD: Final = 0.7
 DAY_S: Final = 24 * HOUR_S
-SECOND_0: Final = datetime(2024, 2, 1, tzinfo=UTC) - timedelta(days=DAYS[0])
+BEGINS: Final = "2024-02-01"
+"""Default date of the first measured day (UTC)."""
 FOLLOWING: Final = ("priced", "price-window", "price-percentile")
 """Presets that follow the price."""
 LENGTHS_H: Final = (0.0, 1.0, 4.0, 24.0, np.inf)
@@ -63,7 +66,7 @@ def with_slack(trace: Trace, seed: int) -> Trace:
     return replace(trace, extra=extra)
 
 
-def row(zone: str, name: str, runs: Runs) -> str:
+def row(label: str, name: str, runs: Runs) -> str:
     """Return a row of the table: a policy relative to `tuned`, with intervals over days."""
     pair, bills = runs.compare().paired[name], [runs[one].metrics.cost for one in (name, "tuned")]
     clusters = [one.cluster for one in bills if one is not None]
@@ -71,12 +74,12 @@ def row(zone: str, name: str, runs: Runs) -> str:
     urgent = jobs.measured & (jobs.table.trace.extra["slack_s"] == 0.0)
     waits_s = [float(np.nanmean(queue_s(runs[one].jobs.table)[urgent])) for one in ("tuned", name)]
     return (
-        f"| {zone} | {name} | {pair.cost_ratio} | {clusters[0] / clusters[1]:.3f} | {pair.jct_mean_ratio} | "
+        f"| {label} | {name} | {pair.cost_ratio} | {clusters[0] / clusters[1]:.3f} | {pair.jct_mean_ratio} | "
         f"{pair.late_frac or 0.0:.1%} | {waits_s[0]:.0f} s, {waits_s[1]:.0f} s |"
     )
 
 
-def by_length(zone: str, name: str, runs: Runs) -> str:
+def by_length(label: str, name: str, runs: Runs) -> str:
     """Return the mean price that jobs with slack paid, and their share of the energy, by run time."""
     jobs, found = runs[name].jobs, list[str]()
     energy, length_h = jobs.table.energy, jobs.table.trace.duration_s / HOUR_S
@@ -89,7 +92,7 @@ def by_length(zone: str, name: str, runs: Runs) -> str:
         share = energy.job_j[among].sum() / energy.job_j[patient].sum()
         found.append(f"from {low_h:g} h {paid:.1f} ({share:.1%})")
     total_mwh = energy.job_j[jobs.measured].sum() / J_PER_MWH
-    return f"{zone}, {name}: {', '.join(found)}; all jobs {total_mwh:.2f} MWh"
+    return f"{label}, {name}: {', '.join(found)}; all jobs {total_mwh:.2f} MWh"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -102,6 +105,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--policy", action="append", help=f"default: {', '.join(FOLLOWING)}")
     parser.add_argument("--set", action="append", default=[], help="change of them, such as price.defer=2")
     parser.add_argument("--seed", type=int, default=0, help="seed of the slacks")
+    parser.add_argument("--begin", action="append", help=f"first day of the prices; default: {BEGINS}")
+    parser.add_argument("--known-ahead-h", type=float, default=12.0, help="hours for which prices are known")
+    parser.add_argument("--forecast", action="store_true", help="with forecasts of `rlsched signal forecast`")
     parser.add_argument("--by-length", action="store_true", help="also print the prices paid by run time")
     parser.add_argument("--sleep-soon", action="store_true", help="nodes sleep soon after they are idle")
     given = parser.parse_args(words)
@@ -113,10 +119,14 @@ def main(words: Sequence[str] | None = None) -> int:
     print("| prices | policy | bill of the jobs | of the cluster | mean JCT | late | delay without slack |")
     print("|---|---|--:|--:|--:|--:|--:|")
     with TemporaryDirectory() as folder:
-        for zone in given.zone or ZONES:
+        for zone, begin in product(given.zone or ZONES, given.begin or [BEGINS]):
             path = Path(folder) / f"{zone}.csv"
-            prices(given.energy / f"{zone}.csv.gz").write(path)
-            signals = EnergySignals(price=str(path), begins=SECOND_0.isoformat(), known_ahead_h=12.0)
+            series = prices(given.energy / f"{zone}.csv.gz")
+            (learned(series, LEAD_S, AHEAD_S) if given.forecast else series).write(path)
+            second_0 = datetime.fromisoformat(begin).replace(tzinfo=UTC) - timedelta(days=DAYS[0])
+            signals = EnergySignals(
+                price=str(path), begins=second_0.isoformat(), known_ahead_h=given.known_ahead_h
+            )
             runs = simulate(
                 trace,
                 msgspec.structs.replace(spec, energy=signals),
@@ -128,9 +138,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 progress=False,
             )
             for name in names:
-                print(row(zone, name, runs), flush=True)
+                print(row(f"{zone} {begin}", name, runs), flush=True)
             for name in policies if given.by_length else ():
-                print(by_length(zone, name, runs), flush=True)
+                print(by_length(f"{zone} {begin}", name, runs), flush=True)
     return 0
 
 

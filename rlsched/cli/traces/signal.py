@@ -1,4 +1,4 @@
-"""`rlsched signal`: generates, describes and converts prices and carbon intensity of electricity."""
+"""`rlsched signal`: generates, describes, converts and forecasts prices and carbon of electricity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOUND = "a bound: the day's values known in advance, and all work able to wait 
 
 @click.group(context_settings=_HELP)
 def signal() -> None:
-    """Generate, describe and convert series of electricity prices or carbon intensity over time.
+    """Generate, describe, convert and forecast series of electricity prices or carbon intensity.
 
     A series is a CSV file with the columns utc (start of a step) and value; all steps have the same length.
     It can have forecasts, in the columns forecast and forecast_utc. See docs/how-to/signals.md.
@@ -28,6 +28,7 @@ def signal() -> None:
       rlsched signal synth --like solar price.csv
       rlsched signal describe price.csv
       rlsched signal convert DE_2024_hourly.csv carbon.csv.gz
+      rlsched signal forecast price.csv with-forecast.csv
     """
 
 
@@ -87,7 +88,7 @@ def synth(
     from rlsched.energy.synth import synthesize, with_forecast
 
     _check_out(out)
-    series = synthesize(like, _time(begin), days, _seconds(step), mean, seed)
+    series = synthesize(like, _time(begin), days, _seconds("--step", step), mean, seed)
     if forecast_sd is not None:
         series = with_forecast(series, forecast_sd, seed)
     series.write(out)
@@ -172,6 +173,66 @@ def convert(source: Path, out: Path, form: str, column: str | None, fill: float)
         click.echo(f"  left out {count(done.other_auctions, 'row')} of other auctions")
 
 
+@signal.command()
+@click.argument("source", metavar="IN", type=PATH)
+@click.argument("out", metavar="OUT", type=PATH)
+@shown(
+    "--lead",
+    default="24h",
+    metavar="TIME",
+    help="How long before the start of a step with a value its forecast was known, up to 7d; rounded up to "
+    "whole steps. 24h covers the time for which policies compute the mean price.",
+)
+@shown(
+    "--ahead",
+    default="48h",
+    metavar="TIME",
+    help="Time after the last value for which steps are forecast, up to 7d. These forecasts are known from "
+    "the start of the last step with a value on.",
+)
+@JSON
+def forecast(source: Path, out: Path, lead: str, ahead: str, as_json: bool) -> None:
+    """Forecast a series by its past values, and write it with the columns forecast and forecast_utc.
+
+    IN has the columns utc and value, and at least 28 days of values. Its forecasts are replaced. OUT is .csv
+    or .csv.gz. A minus sign stands for standard input or output. A forecast depends only on values that were
+    known at its time, so it can be compared with the values. Steps of the first 28 days have no forecast.
+
+    \b
+    Example:
+      rlsched signal forecast price.csv with-forecast.csv
+      rlsched signal forecast price.csv with-forecast.csv --lead 6h --json
+      fetch-prices | rlsched signal forecast - -
+    """
+    from rlsched.energy.describe import forecast_errors
+    from rlsched.energy.learn import learned
+    from rlsched.energy.series import Series
+    from rlsched.errors import InputError
+
+    is_piped = str(out) == "-"
+    if not is_piped:
+        _check_out(out)
+    elif as_json:
+        raise InputError("--json: expected a file to write as OUT, got standard output")
+    lead_s, ahead_s = _seconds("--lead", lead), _seconds("--ahead", ahead)
+    series = learned(Series.read("/dev/stdin" if str(source) == "-" else source), lead_s, ahead_s)
+    if is_piped:
+        click.echo(series.text(), nl=False)
+        return
+    series.write(out)
+    found = forecast_errors(series)
+    assert found is not None
+    assert series.forecast is not None
+    if as_json:
+        print_json({"file": str(out), "lead_s": lead_s, "ahead_s": ahead_s, **found})
+        return
+    click.echo(f"{out}: {_span(series)}")
+    ahead_steps = count(len(series.forecast.values) - len(series), "step")
+    click.echo(f"  forecast {found['steps']:,} of them, and {ahead_steps} after the last value")
+    if found["by_lead"]:
+        _print_forecast(found)
+
+
 def _check_out(out: Path) -> None:
     from rlsched.errors import InputError
 
@@ -189,14 +250,14 @@ def _time(text: str) -> datetime:
         raise InputError(f"--begin: expected a time such as 2026-01-01T00:00, got {text!r}") from None
 
 
-def _seconds(text: str) -> float:
+def _seconds(option: str, text: str) -> float:
     from rlsched.errors import InputError
     from rlsched.settings import Seconds
 
     try:
         return Seconds.parse(text)
     except ValueError as error:
-        raise InputError(f"--step: {error}") from None
+        raise InputError(f"{option}: {error}") from None
 
 
 def _span(series: Any) -> str:
