@@ -14,7 +14,16 @@ import pytest
 
 from rlsched.cli.main import cli
 from rlsched.cli.operators.metrics import figures
-from rlsched.wire.messages import GpusReport, GuardReport, JournalReport, RecordsReport, StatsReport, Timing
+from rlsched.wire.messages import (
+    GpusReport,
+    GuardReport,
+    JournalReport,
+    PowerLimitReport,
+    PriceReport,
+    RecordsReport,
+    StatsReport,
+    Timing,
+)
 
 FOLDER = Path(__file__).parents[2] / "examples" / "operation"
 TIMING = Timing(bounds_s=[0.1], counts=[1, 0], sum_s=0.05)
@@ -36,6 +45,16 @@ REPORT = StatsReport(
     outcomes={"completed": 1},
     timings={"decision": TIMING, "commit": TIMING, "turn": TIMING},
     connections={"handshakes": 1},
+    price=PriceReport(price=80.0, ratio=1.5, until_s=2.0, deferred=1, deferred_gpus=8, waiting_since_s=1.0),
+    power_limit=PowerLimitReport(
+        limit_w=9e3,
+        until_s=2.0,
+        most_w=8e3,
+        urgent_clock_frac=1.0,
+        flexible_clock_frac=0.8,
+        waiting=1,
+        falls=((2.0, 5e3),),
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from rlsched.broker.queries.backlog import Backlog
 from rlsched.broker.queries.forecasts import Forecasts
 from rlsched.broker.queries.loop_metrics import LoopMetrics
 from rlsched.broker.queries.views import lent_cpus, out_of_service
-from rlsched.broker.queries.waiting import waiting_for_power
+from rlsched.broker.queries.waiting import waiting_for_power, waiting_for_price
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
 from rlsched.cluster.arrays import NODE_UP, WAITING
@@ -233,8 +233,17 @@ def _price_report(state: BrokerState) -> PriceReport | None:
     known = state.energy_price
     if known is None or known.price is None:
         return None
-    deferred = int(state.cluster.arrays.scratch[0].deferred) - len(waiting_for_power(state))
-    return PriceReport(price=known.price, ratio=known.ratio, until_s=known.until_s, deferred=deferred)
+    held = state.cluster.arrays.job[waiting_for_price(state)]
+    jobs = [state.job_of_seq[seq] for seq in held.seq.tolist()]
+    since_s = [job.submit_s if job.stopped is None else job.stopped.end_s for job in jobs]
+    return PriceReport(
+        price=known.price,
+        ratio=known.ratio,
+        until_s=known.until_s,
+        deferred=len(jobs),
+        deferred_gpus=int(held.gpus.sum()),
+        waiting_since_s=min(since_s, default=None),
+    )
 
 
 def _power_limit_report(state: BrokerState) -> PowerLimitReport | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.limit import level_too_low, power_left_w, start_w
 from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s
 from rlsched.decide.window import cheapest_window, knows_prices_ahead
+from rlsched.energy.relative import OUTLOOK
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
 
 NAMED_GPUS: Final = 4
@@ -227,13 +229,15 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
             f"leaves {left_kw:.2f} kW for it"
         ]
     latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
-    ratio = float(s.config[0].price_ratio)
-    line = f"Price: electricity costs {ratio:.2f} times its mean; "
+    line = f"Price: electricity costs {float(s.config[0].price_ratio):.2f} times its mean"
+    lowest = float(s.config[0].price_outlook[OUTLOOK.index("price_lowest")])
     if knows_prices_ahead(s):
         start_s, saved_frac = cheapest_window(s, slot, state.now_s)
         if start_s > state.now_s:
-            line += f"waits for {_minute(start_s)}, {100 * saved_frac:.0f} % cheaper for the predicted run; "
-    return [f"{line}waits until {_minute(latest_s)} at most"]
+            line += f"; waits for {_minute(start_s)}, {100 * saved_frac:.0f} % cheaper for the predicted run"
+    elif lowest < 0.0:
+        line += f", and {-100 * math.expm1(lowest):.0f} % less within 24 h"
+    return [f"{line}; waits until {_minute(latest_s)} at most"]
 
 
 def _minute(at_s: float) -> str:
@@ -251,6 +255,16 @@ def waiting_for_power(state: BrokerState) -> list[int]:
         return []
     slots = np.flatnonzero(s.job.status == DEFERRED).tolist()
     return [slot for slot in slots if _level_too_low(state, slot) >= 0]
+
+
+def waiting_for_price(state: BrokerState) -> list[int]:
+    """Return the slots of the jobs that wait for a lower price."""
+    s = state.cluster.arrays
+    if not s.scratch[0].deferred:
+        return []
+    deferred_slots: list[int] = np.flatnonzero(s.job.status == DEFERRED).tolist()
+    for_power = set(waiting_for_power(state))
+    return [slot for slot in deferred_slots if slot not in for_power]
 
 
 def ineligible(state: BrokerState, job: Job) -> list[str]:

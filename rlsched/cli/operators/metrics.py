@@ -137,11 +137,18 @@ def figures(report: StatsReport) -> Iterator[Metric]:
         yield _gauge("energy_price", "Price or carbon intensity of electricity.", report.price.price)
         yield _gauge("energy_price_ratio", "The price relative to its mean.", report.price.ratio)
         yield _gauge("deferred_jobs", "Jobs that wait for a lower price.", report.price.deferred)
+        yield _gauge("deferred_gpus", "GPUs that these jobs request.", report.price.deferred_gpus)
+        if report.price.waiting_since_s is not None:
+            words = "Time since which the first of these jobs waits, Unix seconds."
+            yield _gauge("deferred_since_seconds", words, report.price.waiting_since_s)
     if report.power_limit is not None:
         limit = report.power_limit
         yield _gauge("power_limit_watts", "Power limit of the cluster; infinite: none now.", limit.limit_w)
         yield _gauge("power_most_watts", "Most power of nodes and running jobs by the models.", limit.most_w)
         yield _gauge("power_waiting_jobs", "Jobs that wait until the power limit leaves room.", limit.waiting)
+        for at_s, limit_w in limit.falls[:1]:
+            yield _gauge("power_limit_next_watts", "Next announced, lower power limit.", limit_w)
+            yield _gauge("power_limit_next_seconds", "Time from which it applies, Unix seconds.", at_s)
     yield _counters("decisions", "Decisions, by deciding rule or policy.", "source", report.decisions)
     for name, timing in report.timings.items():
         yield _histogram(f"{name}_seconds", _TIMED.get(name, name), timing)

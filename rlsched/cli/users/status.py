@@ -164,10 +164,13 @@ def _price_lines(report: StatsReport) -> list[str]:
     """Return a line with the price of electricity; no line if the price is unknown."""
     if report.price is None:
         return []
-    price = report.price
+    price, held = report.price, ""
+    if price.waiting_since_s is not None:
+        since = time.strftime("%F %H:%M", time.localtime(price.waiting_since_s))
+        held = f" ({price.deferred_gpus:,} GPUs; the first since {since})"
     return [
         f"electricity costs {price.price:g}, {price.ratio:.2f} times its mean: {price.deferred:,} jobs wait "
-        "for a lower price"
+        f"for a lower price{held}"
     ]
 
 

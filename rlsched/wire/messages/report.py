@@ -123,12 +123,17 @@ class PriceReport(msgspec.Struct, frozen=True, kw_only=True):
         ratio: Present price divided by the mean price of about a day.
         until_s: Time of the ratio's next change, Unix seconds; infinite: unknown.
         deferred: Number of jobs that wait for a lower price.
+        deferred_gpus: Number of GPUs that these jobs request.
+        waiting_since_s: Submission, or end of the last attempt, of the job among them that has waited
+            longest, Unix seconds; None: no job waits.
     """
 
     price: float
     ratio: float
     until_s: float
     deferred: int
+    deferred_gpus: int = 0
+    waiting_since_s: float | None = None
 
 
 class PowerLimitReport(msgspec.Struct, frozen=True, kw_only=True):

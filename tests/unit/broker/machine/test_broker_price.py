@@ -81,11 +81,16 @@ def test_a_job_with_slack_waits_for_the_cheap_hour(journal: Journal) -> None:
     urgent, patient = queue(broker), queue(broker, slack_s=12 * HOUR_S)
     assert (state(broker, urgent), state(broker, patient)) == ("launching", "queued")
     reason = shown(broker, patient).reason
-    assert reason == "Price: electricity costs 3.33 times its mean; waits until 2026-03-01 21:37 UTC at most"
+    assert reason == (
+        "Price: electricity costs 3.33 times its mean, and 80 % less within 24 h; waits until 2026-03-01 "
+        "21:37 UTC at most"
+    )
     report = broker.ask(Stats())
     assert isinstance(report, StatsReport)
     assert report.price is not None
-    assert (report.price.price, report.price.deferred) == (100.0, 1)
+    price = report.price
+    assert (price.price, price.deferred, price.deferred_gpus) == (100.0, 1, 2)
+    assert price.waiting_since_s == pytest.approx(BEGINS_S + 60.0, abs=0.1)
     pass_until(broker, BEGINS_S + DEAR_H * HOUR_S - 1.0)
     assert state(broker, patient) == "queued"
     said = pass_until(broker, BEGINS_S + DEAR_H * HOUR_S)
