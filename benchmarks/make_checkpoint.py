@@ -14,7 +14,7 @@ The network sets the dials of `priced`, which is `tuned` while no price is known
 The windows are from the training parts of the real traces in RLSCHED_DATA (default ../shared) and of
 synthetic ones; prices are from RLSCHED_DATA, or synthetic. One seed is chosen on one set of windows, and
 confirmed once on another set. The folder is written only if the confirmed cost is at most `MARGIN` above the
-cost of the rule, with prices and without.
+cost of the rule, with prices and without. The networks of all seeds are written into --state.
 """
 
 from __future__ import annotations
@@ -256,6 +256,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for seed, (imitation, network) in zip(SEEDS, pool.map(one, SEEDS), strict=True):
             found[f"{IMITATION}, seed {seed}"] = imitation
             found[f"{PPO}, seed {seed}"] = network
+            Strategy.from_layers(*network).write(given.state / f"seed-{seed}.json")
     trained = chosen_and_confirmed(lessons, found)
     print(trained.verdict)
     for name, cost in trained.chosen.items():

@@ -79,6 +79,7 @@ class PriceOptions(NamedTuple):
             at most 0.8 of its slack.
         percentile: While the price is above this quantile of the past 7 days, jobs that have used less than
             0.8 of their slack do not start, and are preempted if they run.
+        longer_than_s: Predicted run time, seconds, up to which a waiting job starts at any price.
     """
 
     power: float
@@ -86,6 +87,7 @@ class PriceOptions(NamedTuple):
     pause: float
     window: bool
     percentile: float
+    longer_than_s: float
 
     @property
     def asked(self) -> PricesAsked:
@@ -93,7 +95,7 @@ class PriceOptions(NamedTuple):
         return PricesAsked(ahead=self.window, rank=self.percentile > 0.0)
 
 
-NO_PRICE: Final = PriceOptions(0.0, 0.0, 0.0, False, 0.0)
+NO_PRICE: Final = PriceOptions(0.0, 0.0, 0.0, False, 0.0, 0.0)
 
 
 class StartOptions(NamedTuple):

@@ -79,6 +79,8 @@ def _price_until_s(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> 
     """Return the time, seconds, until which a job waits for a lower price; `now_s` or earlier: no wait."""
     if s.job.slack_s[slot] <= 0.0:
         return now_s
+    if s.job.predicted_s[slot] <= o.longer_than_s and s.job.attained_gpu_s[slot] <= 0.0:
+        return now_s
     frac = slack_frac(s, _defer_slope(s, slot, o), o.percentile)
     until_s = deferred_until_s(s, slot, frac, now_s) if frac > 0.0 else now_s
     if o.window and knows_prices_ahead(s):

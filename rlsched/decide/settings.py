@@ -150,6 +150,8 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
         percentile: While the price is above this quantile of the prices of the past 7 days, jobs that have
             used less than 0.8 of their slack do not start, and preemptible jobs among them are preempted; 0:
             off.
+        longer_than: Predicted run time up to which a waiting job starts at any price, unless it was preempted
+            before. Such jobs use little energy.
     """
 
     power: float = 0.0
@@ -157,6 +159,7 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
     pause: float = 0.0
     window: bool = False
     percentile: float = 0.0
+    longer_than: Seconds = Seconds(0.0)
 
 
 class ProfilerSettings(_Part, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ RULES = {
     "power": (PRICED.with_settings(price={"power": 1.0, "defer": 0.0, "pause": 0.0}), True),
     "without models": (PRICED, False),
     "heaps": (Policy("qssf-backfill", price={"defer": 5.0}), False),
+    "long jobs": (Policy("qssf-backfill", price={"defer": 5.0, "longer_than": "210s"}), False),
     "index": (Policy("gittins", price={"defer": 5.0, "pause": 5.0}), False),
     "quota": (Policy("tiresias", price={"defer": 5.0, "pause": 5.0}), False),
     "only pauses": (Policy("gittins", price={"pause": 2.0}), False),
@@ -153,6 +154,21 @@ def test_only_jobs_with_gpus_pause(tmp_path: Path) -> None:
     assert len(paused) > 5
     assert (table.trace.num_gpus == 0).sum() > 100
     assert (table.trace.num_gpus[paused] > 0).all()
+
+
+def test_jobs_that_are_predicted_to_be_short_do_not_wait(tmp_path: Path) -> None:
+    """Jobs up to `longer_than` wait as often as without prices; the others as with prices."""
+    waiting = []
+    for policy in (Policy("qssf-backfill"), RULES["heaps"][0], RULES["long jobs"][0]):
+        table = run(policy, solar(), tmp_path, load=0.3)
+        short = predict_trace(table.trace, table.spec).predicted_s <= 210.0
+        flexible = table.trace.extra["slack_s"] > 0.0
+        waits = table.start_s - table.trace.submit_s > 60.0
+        waiting.append([waits[flexible & one].mean() for one in (short, ~short)])
+    blind, priced, mixed = waiting
+    assert mixed == pytest.approx([blind[0], priced[1]], abs=0.05)
+    assert priced[0] > blind[0] + 0.2
+    assert priced[1] > blind[1] + 0.2
 
 
 def bill(table: JobTable) -> float:

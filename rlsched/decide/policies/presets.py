@@ -36,7 +36,10 @@ _TUNED: Final[dict[str, Any]] = {
     "types": {"price": 0.3, "later": 2.0},
     "plain_without_models": True,
 }
-_PRICED: Final[dict[str, Any]] = {**_TUNED, "price": {"defer": 2.0, "pause": 2.0}}
+_PRICED: Final[dict[str, Any]] = {
+    **_TUNED,
+    "price": {"defer": 1.0, "pause": 1.0, "longer_than": "10m"},
+}
 
 PRESETS: Final[dict[str, Preset]] = {
     "fifo": Preset("first come, first served; the queue blocks", {"blocks": True}),

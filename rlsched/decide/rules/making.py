@@ -135,6 +135,7 @@ def _start(settings: Settings) -> StartOptions:
             pause=float(price.pause),
             window=price.window,
             percentile=float(price.percentile),
+            longer_than_s=float(price.longer_than),
         ),
     )
 

@@ -50,8 +50,8 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def states(folder: Path) -> dict[str, int]:
-    """Files in the folder, and the times of their last change."""
-    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    """States in the folder, and the times of their last change."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
 
 
 @pytest.mark.slow
@@ -101,7 +101,8 @@ def test_confirmed_policy_is_written_with_its_card(
     monkeypatch.setattr(make_checkpoint, "MARGIN", 1.0)
     assert make_checkpoint.main(words) == 0
     out = tmp_path / "out"
-    assert set(states(out)) == {"policy.toml", "policy.json", "CARD.md"}
+    assert {path.name for path in out.iterdir()} == {"policy.toml", "policy.json", "CARD.md"}
+    networks = [Strategy.read(tmp_path / "state" / f"seed-{seed}.json").layers for seed in (1, 2)]
     policy = Policy.of(out)
     assert policy == Policy("priced", dials=str(out / "policy.json"))
     strategy = policy.rule.strategy
@@ -111,6 +112,7 @@ def test_confirmed_policy_is_written_with_its_card(
     low, high = strategy.familiar.columns["price"]
     assert low < 0.0 < high, "windows with prices are among the known ones"
     assert len(strategy.layers) == 3
+    assert strategy.layers in networks
     card = (out / "CARD.md").read_text()
     assert card.count("helios") > 0
     for row in ("evolution", "imitation, seed 1", "ppo, seed 2, prices"):

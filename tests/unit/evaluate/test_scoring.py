@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
+from rlsched.decide.policies.policy import Policy
 from rlsched.energy.synth import synthesize as synthesize_prices
 from rlsched.errors import InputError
 from rlsched.objective import Objective
@@ -54,7 +55,8 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, ClusterSp
 
 @pytest.fixture(scope="module")
 def runs(workload: tuple[Trace, ClusterSpec]) -> Runs:
-    return simulate(*workload, ["tuned", "priced"], models="default", objective=MIXED)
+    priced = Policy("priced").changed(["price.longer_than=0s"])  # all jobs are predicted to be short
+    return simulate(*workload, {"tuned": "tuned", "priced": priced}, models="default", objective=MIXED)
 
 
 def test_terms_are_those_of_the_replays(runs: Runs) -> None:
