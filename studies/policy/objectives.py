@@ -60,18 +60,23 @@ def trained(
     return Training(lesson, fitted, seed, workers=workers).run(lambda *_: None)
 
 
-def contestants(found: Trained, rule: Layers) -> dict[str, tuple[Policy, Layers]]:
-    """Return policies and strategies: presets, a tuned rule, the trained policy, and the network of PPO."""
+def presets(names: Sequence[str]) -> dict[str, tuple[Policy, Layers]]:
+    """Return the policies of these names, and their strategies."""
     named = dict[str, tuple[Policy, Layers]]()
-    for name in POLICIES:
+    for name in names:
         policy = Policy.of(name)
         dials = policy.settings.dials
         layers = Strategy.of_setting(dials).matrices if dials else ALL_ZERO
         named[name] = policy.with_settings(dials=""), layers
-    named[RULE] = Policy("tuned"), rule
+    return named
+
+
+def learned(found: Trained, rule: Layers) -> dict[str, tuple[Policy, Layers]]:
+    """Return policies and strategies: a tuned rule, the trained policy, and the network of PPO."""
+    named = {RULE: (Policy("tuned"), rule)}
     stage = found.stage or "as it was"
-    named[f"trained ({stage})"] = found.policy, found.strategy.matrices
-    named["trained by PPO, whether or not chosen"] = found.policy, found.last.matrices
+    named[f"trained ({stage})"] = (found.policy, found.strategy.matrices)
+    named["trained by PPO, whether or not chosen"] = (found.policy, found.last.matrices)
     return named
 
 
@@ -94,6 +99,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--energy", type=Path, default=energy, help="folder of the prices")
     parser.add_argument("--objective", action="append", help=f"default: {', '.join(PRESETS)}")
     parser.add_argument("--market", choices=MARKETS, default="day-ahead", help="default: day-ahead")
+    parser.add_argument("--policy", action="append", help=f"default: {', '.join(POLICIES)}")
+    parser.add_argument("--untrained", action="store_true", help="only the policies of --policy")
     parser.add_argument("--recipe", default="default", help="as in `rlsched train`; default: default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training; default: 0")
     parser.add_argument("--windows", type=int, default=240, help="windows per set")
@@ -106,14 +113,17 @@ def main(words: Sequence[str] | None = None) -> int:
         objective = Objective.of(name)
         market = CARBON if objective.counts("carbon") else MARKETS[given.market]
         sources = source_sets(given.traces, given.energy, market)
-        found = trained(given.traces, given.energy, market, recipe, objective, given.seed, given.workers)
         sets = window_sets(sources, given.windows, recipe, Policy("tuned"), objective)
         static = constant_dials(sets["training"], recipe, given.workers)
-        rule = constant_dials(sets["training"], recipe, given.workers, tuple(RANGES))
+        rivals = presets(given.policy or POLICIES)
+        if not given.untrained:
+            found = trained(given.traces, given.energy, market, recipe, objective, given.seed, given.workers)
+            rule = constant_dials(sets["training"], recipe, given.workers, tuple(RANGES))
+            rivals |= learned(found, rule)
         for label in SHOWN:
             with Judge(sets[label], workers=given.workers) as judge:
                 (reference,), (base,) = judge.run([ALL_ZERO]), judge.run([static])
-                for who, (policy, layers) in contestants(found, rule).items():
+                for who, (policy, layers) in rivals.items():
                     (mine,) = judge.run([layers], policy=policy)
                     print(row(who, name, label, _over(judge, mine, base, reference)), flush=True)
     return 0

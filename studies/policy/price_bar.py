@@ -1,6 +1,7 @@
 """The saving of policies by following the price of electricity, on windows that were not used in training.
 
     .venv/bin/python -m studies.policy.price_bar     # the table in docs/explanation/learning.md
+    .venv/bin/python -m studies.policy.price_bar --seeds runs/checkpoint    # all seeds of `make checkpoint`
 
 Later months: the last 20 % of the traces and of the price series that `make checkpoint` trains on. Other
 clusters: traces and price zones that are in no training; their prices are in real time. Costs are relative to
@@ -169,6 +170,14 @@ def _urgent(mine: Costs, other: Costs, groups: Sequence[str]) -> Interval | str:
     return interval(np.log(mine.urgent_s[some] / other.urgent_s[some]), [groups[k] for k in some])
 
 
+def compared_policies(names: Sequence[str], seeds: Path | None) -> dict[str, Policy]:
+    """Return the policies by name; with `seeds`, also `priced` with the network of each seed."""
+    found = {name: Policy.of(name) for name in names}
+    for path in sorted(seeds.glob("seed-*.json")) if seeds else ():
+        found[f"ppo, {path.stem}"] = Policy("priced").with_settings(dials=str(path))
+    return found
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Print a row per set of windows, share of jobs with slack, and policy. Returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -176,6 +185,7 @@ def main(words: Sequence[str] | None = None) -> int:
     energy = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "energy"
     parser.add_argument("--energy", type=Path, default=energy, help="folder of the prices")
     parser.add_argument("--policy", action="append", help=f"default: {', '.join(POLICIES)}")
+    parser.add_argument("--seeds", type=Path, help="folder with the networks of `make checkpoint`")
     parser.add_argument("--windows", type=int, default=240, help="windows per set")
     parser.add_argument("--workers", type=int, help="processes; default: one per core")
     given = parser.parse_args(words)
@@ -191,8 +201,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with Judge(windows, workers=given.workers) as judge:
             share = np.array([one.slack_frac for one in judge.settings])
             (base,) = judge.run([static])
-            for name in given.policy or POLICIES:
-                policy = Policy.of(name)
+            for name, policy in compared_policies(given.policy or POLICIES, given.seeds).items():
                 strategy = Strategy.of_setting(policy.settings.dials) if policy.settings.dials else None
                 layers = strategy.matrices if strategy else ALL_ZERO
                 (mine,) = judge.run([layers], policy=policy.with_settings(dials=""))
