@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -78,6 +79,12 @@ def _is_of(process: Path, directory: Path) -> bool:
         return f"RLSCHED_ATTEMPT_DIR={directory}/".encode() in (process / "environ").read_bytes()
     except OSError:
         return False
+
+
+def wait_for_lock(cluster: Cluster) -> None:
+    """Wait until no process holds the lock of `exclusive`: a `sleep` that was just forked ends by itself."""
+    with (cluster.directory / "ran-0.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def attempts(cluster: Cluster, lost_after_s: float = 0.0) -> list[str]:
@@ -157,6 +164,7 @@ def test_jobs_of_a_node_declared_down_are_requeued(cluster: Cluster, clock: Move
         cluster.kill(name)
         time_passes(clock, client, name, lambda: state_of(client, name) == "unreachable")
         power_off(cluster.directory / name)
+        wait_for_lock(cluster)
         client.down_node(name, reason="power supply")
         until(lambda: attempts(cluster) == ["1", "2"], "the job runs elsewhere")
         assert state_of(client, name) == "down"
