@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.base.entries import BillPriced, EnergyPriced
+from rlsched.broker.base.entries import AttemptOver, BillPriced, EnergyPriced
 from rlsched.broker.journal.reading import read_journal
 from rlsched.cli.users.history import account, history
 from rlsched.energy.series import Series
@@ -33,12 +33,24 @@ class Known:
         self.facts: list[tuple[float, float | None]] = []
 
     def whole_s(self, at_s: float) -> float:
-        """Integral from the first step; after the last fact, at the value of the fact."""
+        """Integral from the first step to a time, as the broker knew it at the end of the job.
+
+        After the last fact, the value of the fact applies. If a step has ended between two facts, the mean up
+        to the later fact applies from then on.
+        """
         fact_s, value = max(fact for fact in self.facts if fact[0] <= at_s)
         assert value is not None
-        place = (fact_s - self._began_s) / self._step_s
+        step_end_s = self._began_s + self._step_s * ((fact_s - self._began_s) // self._step_s + 1)
+        next_s = min((fact[0] for fact in self.facts if fact[0] > at_s), default=math.inf)
+        if step_end_s < at_s and next_s < math.inf:
+            until_s, total = self._exact_s(step_end_s), self._exact_s(next_s)
+            return until_s + (total - until_s) * (at_s - step_end_s) / (next_s - step_end_s)
+        return self._exact_s(fact_s) + value * (at_s - fact_s)
+
+    def _exact_s(self, at_s: float) -> float:
+        place = (at_s - self._began_s) / self._step_s
         steps = self._values[: int(place)].sum() + (place % 1.0) * self._values[int(place)]
-        return self._step_s * float(steps) + value * (at_s - fact_s)
+        return self._step_s * float(steps)
 
     def bill(self, energy_j: float, since_s: float, until_s: float) -> float:
         """Cost or carbon of an energy at the mean value between two times."""
@@ -76,6 +88,7 @@ def test_bills_of_a_job_by_hand(tmp_path: Path) -> None:
     assert past.cost is not None
     assert past.carbon_kg is not None
     rows = list(read_journal(cluster.journal))
+    rows = rows[: next(at for at, row in enumerate(rows) if isinstance(row.entry, AttemptOver))]
     price.facts = [(row.now_s, row.entry.price) for row in rows if isinstance(row.entry, EnergyPriced)]
     intensity.facts = [(row.now_s, row.entry.price) for row in rows if isinstance(row.entry, BillPriced)]
     start_s, end_s = past.start_s or 0.0, past.end_s or 0.0
