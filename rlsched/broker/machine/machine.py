@@ -576,6 +576,9 @@ class Machine:
         for job in started:  # under a power limit, clocks are known only after all decisions
             if job.active is not None and not job.active.ending:
                 self._attempts.launch(job)
+        for partition, name in enumerate(cluster.partition_names):
+            if cluster.arrays.derived.part.queue_len[partition] == 0:  # as in the simulator
+                self.state.asked_for_s.pop(name, None)
         if self.state.models.limits_power or self._was_limited:
             self._attempts.follow_limit()
         self._was_limited = self.state.models.limits_power
