@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 
+NEED_S: Final = 1.0
+"""Minimum time between two reviews of sleeping nodes because jobs wait, seconds."""
 _ROUNDING = 1e-9
 _ASKED = ("own_partition", "shared_partition", "demand")
 
@@ -39,6 +41,20 @@ def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[N
         key = (partition, node.gpu_type, node.gpus, node.cpus, node.memory_mib)
         members.setdefault(key, []).append(number)
     return [NodeSet(key[0], nodes[found[0]], np.array(found)) for key, found in members.items()]
+
+
+def busy_nodes(state: StateArrays) -> NDArray[np.bool_]:
+    """Return (N,) whether a job occupies GPUs or, without GPUs, cores of each node."""
+    busy = np.asarray(state.node.free < state.node.gpus)
+    if (state.demand.gpus == 0).any():
+        running = state.derived.slot.running[: state.derived.running_len[0]]
+        busy[state.job.host[running[state.job.gpus[running] == 0]]] = True
+    return busy
+
+
+def jobs_wait(state: StateArrays) -> bool:
+    """Return whether jobs wait for resources, not counting jobs that wait for a lower price or for power."""
+    return bool((state.job.status == WAITING).any())
 
 
 def nodes_filled(demand: Demand, node: NodeSpec) -> float:

@@ -41,7 +41,8 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             `buffer_nodes`.
         ramp_nodes: Maximum number of nodes to put to sleep per review; 0: no limit.
         headroom_nodes: Number of free awake nodes below which nodes are woken, even if no job waits.
-        review: Time between two reviews, which wake nodes and record demand.
+        review: Time between two reviews, which wake nodes and record demand. Reviews are at multiples of this
+            time. While jobs wait and nodes sleep, further reviews follow scheduling decisions (`NEED_S`).
     """
 
     forecast: Literal["trailing", "persistence"] = "trailing"
@@ -77,6 +78,10 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         for name in _NUMBERS:
             if (getattr(self, name) or 0) < 0:
                 raise InputError(f"{where}: {name}: expected 0 nodes or more, got {getattr(self, name)}")
+
+    def next_review_s(self, now_s: float) -> float:
+        """Return the time of the first review after `now_s`, seconds."""
+        return (now_s // self.review + 1) * float(self.review)
 
     @property
     def demand_forecast(self) -> DemandForecast:

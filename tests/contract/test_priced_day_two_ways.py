@@ -1,7 +1,8 @@
 """Two days with prices under a broker and under the simulator: the same starts and pauses at the same times.
 
 The broker is the real machine on a real journal. Its clock jumps from event to event, and its nodes answer
-after a millisecond. The simulator gets the jobs, the predictions and the ends of the journal.
+after a millisecond. The simulator gets the jobs, the predictions and the ends of the journal. In some of the
+days, nodes sleep and are woken.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +21,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlsched.broker.base.entries import AttemptOver, JobSubmitted
+from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeSlept, NodeWoken
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.events import ClientAsked, Due, Event, NodeSaid
+from rlsched.broker.events import ClientAsked, Due, Event, NodeSaid, PowerNode
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JournalEvents, journal_events
+from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.cluster.spec import ClusterSpec, EnergySignals, NodeGroup
 from rlsched.decide.actions import Action, Preempt, Start
 from rlsched.decide.dials.observing import NAMES
@@ -36,6 +38,10 @@ from rlsched.energy.limits import EnergyTable, LimitTable
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.energy.synth import synthesize, with_forecast
+from rlsched.models.power import NodePower
+from rlsched.power_down import Command, NodeStates, PowerDown, Sleep, Wake
+from rlsched.power_down.plan import PowerDownPlan
+from rlsched.settings import Seconds
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Ended, Kill, Launch, Launched, Submit
 from rlsched.workload.trace import Trace
@@ -54,6 +60,11 @@ LIMIT_AHEAD_H = 4.0
 HIGH_KW, LOW_KW = 10.0, 3.0
 """Power limit: HIGH_KW, but LOW_KW from 8 to 12 o'clock."""
 ANSWER_S = 0.001
+FEWER = 5
+"""If nodes sleep, one in so many jobs is submitted."""
+SHUTDOWN_S, BOOT_S = 60.0, 450.0
+KNOWN: dict[str, Any] = {"gpu_type": "V100", "sm_clocks_mhz": [1380, 690]}
+"""Fields of a node's registration that determine the power of its GPUs."""
 LIMITS = Limits(lease_s=1e9, heartbeat_s=1e8, launch_timeout_s=1e9)
 ONLY_PAUSES = {"by": "gittins", "margin": 10.0}
 """The queue preempts no job, because a real process takes time to end, and a simulated one none."""
@@ -95,6 +106,7 @@ class Day:
     due: list[tuple[float, int, Event]] = field(default_factory=list)
     number: Iterator[int] = field(default_factory=itertools.count)
     begun_s: dict[int, float] = field(default_factory=dict)
+    powered: int = 0
 
     def at(self, when_s: float, event: Event) -> None:
         """Let an event come at a time."""
@@ -119,17 +131,27 @@ class Day:
             end = Ended(exit_code=143, reason="killed", ran_s=ran_s, **rank)
             self.at(now_s + ANSWER_S, NodeSaid(node, 0, end))
 
+    def power(self, order: PowerNode, now_s: float) -> None:
+        """Act as the operator's commands do: a node that is powered up registers once it has booted."""
+        if order.order == "resume":
+            booted = hello(order.node, GPUS, cluster="c1")
+            self.at(now_s + BOOT_S, NodeSaid(order.node, 0, msgspec.structs.replace(booted, **KNOWN)))
+
     def pass_by(self) -> None:
-        """Let time pass until no event is left."""
-        while self.due:
-            next_s = min(self.due[0][0], max(self.broker.machine.due_s(), self.broker.now_s + ANSWER_S))
-            events: list[Event] = [] if self.due[0][0] <= next_s else [Due()]
+        """Let time pass until all jobs have ended."""
+        while self.due or self.broker.state.job_of_seq:
+            event_s = self.due[0][0] if self.due else math.inf
+            next_s = min(event_s, max(self.broker.machine.due_s(), round(self.broker.now_s + ANSWER_S, 3)))
+            events: list[Event] = [] if event_s <= next_s else [Due()]
             while self.due and self.due[0][0] <= next_s:
                 events.append(heapq.heappop(self.due)[2])
             orders = len(self.broker.sent.orders)
             self.broker.batch(events, after_s=next_s - self.broker.now_s)
             for node, order in self.broker.sent.orders[orders:]:
                 self.obey(node, order, self.broker.now_s)
+            for power in self.broker.powered[self.powered :]:
+                self.power(power, self.broker.now_s)
+            self.powered = len(self.broker.powered)
 
 
 def _rank_of(event: Event) -> tuple[int, int, int] | None:
@@ -143,13 +165,19 @@ def runs() -> NDArray[np.float64]:
     return np.exp(np.random.default_rng(6).normal(8.0, 1.3, JOBS)).round(3)
 
 
-def live(policy: Policy, folder: Path, *, limited: bool = False) -> JournalEvents:
+def live(
+    policy: Policy, folder: Path, *, limited: bool = False, plan: PowerDownPlan | None = None
+) -> JournalEvents:
     """Two days of jobs under a broker; half of the jobs accept a delay, and may be preempted.
 
-    `limited`: with an announced power limit, in place of prices.
+    `limited`: with an announced power limit, in place of prices. `plan`: nodes sleep by this plan; one in
+    `FEWER` jobs is submitted.
     """
     rng = np.random.default_rng(8)
     submit_s = np.sort(np.round(rng.uniform(600.0, DAYS * 24 * HOUR_S, JOBS), 3))
+    if plan is not None:
+        submit_s = submit_s[::FEWER]
+        submit_s[0] = 2.0  # the simulator begins with the first job
     runs_s = runs()
     price = with_forecast(synthesize("solar", BEGINS, DAYS + 14, seed=1), 0.2)
     price.write(folder / "price.csv")
@@ -161,12 +189,15 @@ def live(policy: Policy, folder: Path, *, limited: bool = False) -> JournalEvent
         limit = Series("limit", BEGINS, HOUR_S, values)
         limit.write(folder / "limit.csv")
         table = EnergyTable(None, LimitTable(limit, LIMIT_AHEAD_H * HOUR_S))
-    broker = HandBroker(RuleScheduler(policy), journal, limits=LIMITS, now_s=1.0, prices=table)
+    sleep = None
+    if plan is not None:
+        sleep = SleepPlan(plan=plan, suspend_timeout_s=SHUTDOWN_S, resume_timeout_s=HOUR_S)
+    broker = HandBroker(RuleScheduler(policy), journal, limits=LIMITS, now_s=1.0, prices=table, sleep=sleep)
     for node in range(NODES):
-        known: dict[str, Any] = {"gpu_type": "V100", "sm_clocks_mhz": [1380, 690]} if limited else {}
+        known = KNOWN if limited or plan else {}
         broker.says(f"n{node}", msgspec.structs.replace(hello(f"n{node}", GPUS), **known))
     day = Day(broker, runs_s.tolist())
-    for job in range(JOBS):
+    for job in range(len(submit_s)):
         slack_s = float(rng.choice([0.0, 4 * HOUR_S, 24 * HOUR_S]))
         ask = Submit(
             token=f"t{job}",
@@ -190,6 +221,7 @@ def simulated(
     *,
     limited: bool = False,
     ahead_h: float = LIMIT_AHEAD_H,
+    plan: PowerDownPlan | None = None,
 ) -> list[tuple[float, Action]]:
     """Starts and preemptions of the simulator, with the jobs, predictions and ends of the journal."""
     submitted: list[tuple[float, JobSubmitted]] = []
@@ -205,7 +237,7 @@ def simulated(
     trace = Trace.from_columns(
         name="live",
         submit_s=[now_s for now_s, _ in submitted],
-        duration_s=runs_s,
+        duration_s=runs_s[: len(jobs)],
         num_gpus=[job.num_gpus for job in jobs],
         time_limit_s=[math.nan if job.time_limit_s is None else job.time_limit_s for job in jobs],
     )
@@ -215,17 +247,19 @@ def simulated(
     }
     energy = EnergySignals(price=str(folder / "price.csv"), begins="1970-01-01T00:00Z", known_ahead_h=AHEAD_H)
     nodes = NodeGroup(count=NODES, gpus=GPUS)
-    if limited:
+    if limited or plan is not None:
         nodes = NodeGroup(count=NODES, gpus=GPUS, gpu_type="V100")
+    if limited:
         energy = EnergySignals(
             power_limit=str(folder / "limit.csv"),
             begins="1970-01-01T00:00Z",
             power_limit_known_ahead_h=ahead_h,
         )
+    models = Models(power_down=plan, node_power=NodePower(boot_s=BOOT_S, shutdown_s=SHUTDOWN_S))
     engine = Engine(
         replace(trace, extra=extra),
         ClusterSpec(name="live", nodes=(nodes,), energy=energy),
-        models=Models() if limited else None,
+        models=models if limited or plan is not None else None,
         order=policy.rule.order,
         predictions=PredictedTimes(
             np.array([job.predicted_s for job in jobs]), np.array([job.spread for job in jobs])
@@ -271,3 +305,106 @@ def test_broker_and_simulator_follow_an_announced_power_limit_alike(tmp_path: Pa
     assert len(decided) > JOBS, "no job has paused"
     assert simulated(policy, events, tmp_path, limited=True) == decided
     assert simulated(policy, events, tmp_path, limited=True, ahead_h=0.0) != decided
+
+
+# ---- nodes that sleep -----------------------------------------------------------------------------
+
+MOST_LATE_S = 0.0045
+"""Processes need a millisecond to end, and a broker reviews the nodes a millisecond after decisions, or after
+these processes have ended. A node that is woken later boots later.
+"""
+PLAN = PowerDownPlan(
+    over=Seconds(1_800.0),
+    falling=Seconds(0.0),
+    buffer_nodes=0,
+    wake_buffer_nodes=0,
+    ramp_nodes=0,
+    review=Seconds(120.0),
+)
+
+
+def changed(**settings: Any) -> PowerDownPlan:
+    """`PLAN` with other settings; numbers are times, in seconds."""
+    of_plan = {k: Seconds(v) if isinstance(v, float) else v for k, v in settings.items()}
+    return msgspec.structs.replace(PLAN, **of_plan)
+
+
+PLANS = {
+    "paused and idle": PLAN,
+    "idle time": changed(forecast="persistence", idle=900.0, slot=60.0, review=60.0),
+    "odd times": changed(over=1_260.0, slot=420.0, review=50.0),
+    "headroom": changed(headroom_nodes=1, ramp_nodes=1, falling=1_200.0),
+}
+QUICK_PLANS = ("paused and idle",)
+
+
+class Noted(PowerDownPlan, frozen=True, kw_only=True):
+    """A plan that notes the commands of its services as (time, `sleep` or `wake`, node)."""
+
+    noted: list[tuple[float, str, str]] = msgspec.field(default_factory=list)
+
+    def services(self, sizes: Sequence[int]) -> list[PowerDown]:
+        """See `PowerDownPlan`."""
+        return [_NotedService(one, self.noted) for one in super().services(sizes)]
+
+
+@dataclass
+class _NotedService:
+    service: PowerDown
+    noted: list[tuple[float, str, str]]
+
+    def review(
+        self,
+        now_s: float,
+        busy_nodes: NDArray[np.bool_],
+        waiting_nodes: int,
+        states: NodeStates,
+        paused_nodes: int = 0,
+    ) -> list[Command]:
+        """See `PowerDown`."""
+        commands = self.service.review(now_s, busy_nodes, waiting_nodes, states, paused_nodes)
+        for one in commands:
+            if isinstance(one, Sleep | Wake):
+                self.noted.append((now_s, "sleep" if isinstance(one, Sleep) else "wake", f"n{one.node}"))
+        return commands
+
+
+def told(now_s: float, action: Action) -> tuple[float, str, int, tuple[int, ...]]:
+    """A decision as (time, kind, job, GPUs)."""
+    assert isinstance(action, Start | Preempt)
+    return now_s, type(action).__name__, action.seq, action.gpus if isinstance(action, Start) else ()
+
+
+def agree(first: Sequence[tuple[Any, ...]], then: Sequence[tuple[Any, ...]]) -> bool:
+    """Return whether both have the same rows, whose times differ by at most `MOST_LATE_S`."""
+    return [one[1:] for one in first] == [one[1:] for one in then] and all(
+        abs(one[0] - other[0]) <= MOST_LATE_S for one, other in zip(first, then, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", quick(PLANS, QUICK_PLANS.__contains__))
+def test_broker_and_simulator_put_the_same_nodes_to_sleep_and_wake_them_at_the_same_times(
+    name: str, tmp_path: Path
+) -> None:
+    policy, plan = POLICIES["deferrals and pauses"], PLANS[name]
+    events = live(policy, tmp_path, plan=plan)
+    decided = [
+        told(instant.now_s, one.action)
+        for instant in events.instants
+        for one in instant.decisions
+        if isinstance(one.action, Start | Preempt)
+    ]
+    ordered = [
+        (instant.now_s, "sleep" if isinstance(change, NodeSlept) else "wake", change.name)
+        for instant in events.instants
+        for change in instant.changes
+        if isinstance(change, NodeSlept | NodeWoken)
+    ]
+    assert sum(one[1] == "Preempt" for one in decided) > 5, "jobs pause"
+    assert sum(one[1] == "wake" for one in ordered) > 20
+    noted = Noted(**msgspec.structs.asdict(plan))
+    found = simulated(policy, events, tmp_path, plan=noted)
+    assert agree([told(*one) for one in found], decided)
+    assert agree(noted.noted, ordered)
+    awake = simulated(policy, events, tmp_path, plan=PowerDownPlan(buffer_nodes=NODES))
+    assert not agree([told(*one) for one in awake], decided)

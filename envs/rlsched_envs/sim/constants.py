@@ -29,5 +29,6 @@ DIALS_DUE: Final = 6
 continue the run.
 """
 REVIEW_DUE: Final = 5
-"""Result: the clock has reached `run.review_s`. The caller must review sleeping nodes or apply observations
-(`Engine._review`), set the next `review_s`, and continue the run."""
+"""Result: the clock has reached `run.review_s` or `run.need_s`. The caller must review sleeping nodes or
+apply observations (`Engine._review`), set the next times of both, and continue the run.
+"""

@@ -161,7 +161,7 @@ class Engine:
         fixed_end_s: (J,) time at which each job ended in a broker's run, to repeat that run; nan: the job
             ends at start + duration. With fixed ends, models only inform decisions, as in the broker, and no
             energy is computed. A job has only the workload in its column `workload`, and only the cores that
-            it requests.
+            it requests. Nodes can sleep (`Models.power_down`), as in the broker.
         end_order: (J,) jobs that end at the same time end in ascending order of this value. None: in the
             order of the trace.
         keep_placements: Whether to store the GPUs of each job.
@@ -193,8 +193,8 @@ class Engine:
         seen: Sequence[tuple[float, Observed | SeenMemory]] = (),
     ) -> None:
         recorded = fixed_end_s is not None
-        if recorded and models is not None and models.power_down is not None:
-            raise ValueError("fixed_end_s and models.power_down exclude each other; leave out one")
+        if seen and models is not None and models.power_down is not None:
+            raise ValueError("seen and models.power_down exclude each other; leave out one")
         if seen and (models is None or not recorded):
             raise ValueError("seen: expected models and fixed_end_s too; pass both")
         self.trace, self.spec = trace, spec
@@ -231,7 +231,9 @@ class Engine:
                     "nodes that sleep and nodes that fail cannot be simulated in one run: leave out the node "
                     "events, or the power-down rule"
                 )
-            self._reviewed = SleepingNodes(self.state, models.power_down, models.node_power, self.now_s)
+            self._reviewed = SleepingNodes(
+                self.state, models.power_down, models.node_power, self.now_s, physics=self._physics
+            )
         if self._reviewed is not None:
             self.arrays.progress.run.review_s = self._reviewed.next_s
 
@@ -468,6 +470,8 @@ class Engine:
                 began = time.perf_counter()
             if self._physics and self.state.arrays.config.limited[0]:
                 self._compiled(moves.hold_clocks)(self.arrays)
+            if isinstance(self._reviewed, SleepingNodes):
+                self._compiled(events.note_need)(self.arrays)
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
             timer_s = math.inf if self._is_stuck() else float(asked_for_s.min(initial=math.inf))
             self.arrays.progress.run.timer_s = min(timer_s, until_s, scheduler.review_s(self.state))

@@ -40,6 +40,14 @@ def waiting_jobs(sim: SimArrays) -> int:
 
 
 @kernel
+def note_need(sim: SimArrays) -> None:
+    """Plan a review of sleeping nodes after decisions, if jobs wait for resources while nodes sleep."""
+    run = sim.progress.run[0]
+    if run.rest_s < np.inf and waiting_jobs(sim) > sim.state.scratch[0].deferred:
+        run.need_s = min(run.need_s, max(run.now_s, run.rest_s))
+
+
+@kernel
 def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
     """Add the job with this row to the queue at time `at_s`; return the job's slot. A slot must be free."""
     truth = sim.truth
@@ -242,15 +250,16 @@ def next_instant(sim: SimArrays) -> int:
     """Advance to the time of the next event, and carry out all events of that time.
 
     Returns MOVED; FINISHED if there is no event; NEED_SLOTS if more job slots are needed to continue; or
-    REVIEW_DUE if `run.review_s` is before the next event.
+    REVIEW_DUE if `run.review_s` or `run.need_s` is before the next event.
     """
     s, truth, r, run = sim.state, sim.truth, sim.progress, sim.progress.run[0]
     at_s = _next_s(sim)
     if LOGGED:
         left = s.counters[0].live_jobs > 0 or run.next_row < truth.shape[0]
-        if at_s > run.review_s and left:
+        review_s = min(run.review_s, run.need_s)
+        if at_s > review_s and left:
             timer_s = run.timer_s
-            _pass_time(sim, run.review_s)
+            _pass_time(sim, review_s)
             run.timer_s = timer_s
             return REVIEW_DUE
     if at_s == np.inf:
@@ -329,7 +338,7 @@ def rewind(sim: SimArrays) -> None:
     for row in range(r.outcome.shape[0]):
         r.outcome.start_s[row] = r.outcome.end_s[row] = np.nan
     run.now_s, run.queued_s, run.gpu_s = sim.truth.submit_s[0], 0.0, 0.0
-    run.timer_s = run.review_s = np.inf
+    run.timer_s = run.review_s = run.need_s = run.rest_s = np.inf
     run.next_row = run.heap_len = run.allocated_milli = run.starts = run.preemptions = run.undecided = 0
     if PHYSICS and s.config[0].modelled:
         physics.begin_books(r, s)

@@ -31,7 +31,7 @@ from rlsched_envs.sim.constants import (
     STOPPED,
 )
 from rlsched_envs.sim.costs import terms_so_far
-from rlsched_envs.sim.events import next_instant
+from rlsched_envs.sim.events import next_instant, note_need
 from rlsched_envs.sim.moves import has_room, hold_clocks, preempt, start
 from rlsched_envs.sim.signals import read_price
 from rlsched_envs.sim.sim_arrays import SimArrays
@@ -151,6 +151,8 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
             return DIALS_DUE
         decide(sim, o)
         run.undecided = 0
+        if LOGGED:
+            note_need(sim)
         if RECORDS:
             same = arrived == run.next_row and started == run.starts
             if resumed or not (same and running == run.heap_len and preempted == run.preemptions):

@@ -336,7 +336,7 @@ class _Copies:
         progress.run[:] = 0
         run = progress.run[0]
         run.now_s, run.timer_s, run.review_s, run.next_row = world.now_s, np.inf, np.inf, len(slots)
-        run.undecided = 1
+        run.need_s, run.rest_s, run.undecided = np.inf, np.inf, 1
         progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
         mine = job[slots].copy()
         running = mine["status"] == RUNNING

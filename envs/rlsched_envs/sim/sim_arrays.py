@@ -95,6 +95,8 @@ RUN: Final = np.dtype(
         ("timer_s", np.float64),  # time at which the rule or scheduler wants to be called next,
         # infinite: none; reset at each instant
         ("review_s", np.float64),  # time of the caller's next review of the nodes, infinite: none
+        ("need_s", np.float64),  # time of a review because jobs wait while nodes sleep, infinite: none
+        ("rest_s", np.float64),  # earliest time of such a review, infinite: no node sleeps
         ("restart_s", np.float64),  # restart cost of a preempted job if attempts are not logged
         ("next_row", np.int64),
         ("heap_len", np.int64),
@@ -211,7 +213,8 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         announced=records(0, ANNOUNCED),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
-    progress.run.timer_s = progress.run.review_s = np.inf
+    run = progress.run
+    run.timer_s = run.review_s = run.need_s = run.rest_s = np.inf
     if rows:
         progress.run.now_s = truth.submit_s[0]
     return progress

@@ -1,8 +1,9 @@
 """Puts idle nodes to sleep and wakes them during a run, as the power-down services decide.
 
 Each set of interchangeable nodes has a power-down service, and each node has a power state
-(`rlsched.power_down`). The event loop stops at each review: every `PowerDownPlan.review` seconds, and when a
-node has booted or powered down.
+(`rlsched.power_down`). The event loop stops when a node has booted or powered down, and at each review: every
+`PowerDownPlan.review` seconds, and after decisions that leave jobs waiting while nodes sleep. Two reviews for
+waiting jobs are at least `NEED_S` apart. A broker reviews its nodes at the same times.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.state import ClusterState
 from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower
-from rlsched.power_down.need import NodeNeed, NodeSet, node_sets
+from rlsched.power_down.need import NEED_S, NodeNeed, NodeSet, busy_nodes, jobs_wait, node_sets
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.power_down.service import PowerDown
 from rlsched.power_down.states import NodeState, NodeStates
@@ -104,20 +105,30 @@ class SleepingNodes:
         plan: The power-down plan.
         power: Power of the nodes, and their transition times.
         now_s: Start of the run.
+        physics: Whether the run has models of power.
     """
 
-    def __init__(self, state: ClusterState, plan: PowerDownPlan, power: NodePower, now_s: float) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        plan: PowerDownPlan,
+        power: NodePower,
+        now_s: float,
+        *,
+        physics: bool = True,
+    ) -> None:
         sets = node_sets(state)
         services = plan.services([len(one.nodes) for one in sets])
         self._sets = [
             _PoweredSet(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
         ]
         self._need, self._ledger = NodeNeed(sets), state
-        self._review_s, self._slot_s = float(plan.review), float(plan.slot)
-        self._review_at_s = (now_s // self._review_s + 1) * self._review_s
+        self._plan, self._physics = plan, physics
+        self._review_at_s = plan.next_review_s(now_s)
         self._due_s = np.full(len(sets), math.inf)
         self._slot, self._seen = -1, np.zeros(0, np.int64)
         self._since_s, self._asleep, self._saved_w = now_s, 0, 0.0
+        self._looked_s = -math.inf
         self._asleep_node_s = self._saved_j = 0.0
         self._events = self._stuck = 0
 
@@ -135,19 +146,24 @@ class SleepingNodes:
         has changed.
         """
         now_s = float(sim.progress.run.now_s[0])
+        run = sim.progress.run[0]
         self._pass_time(now_s)
         touched = np.flatnonzero(self._due_s <= now_s).tolist()
         for at in touched:
             self._sets[at].states.advance(now_s)
         commanded: list[int] = []
-        if now_s >= self._review_at_s:
-            self._review_at_s = (now_s // self._review_s + 1) * self._review_s
+        if now_s >= min(self._review_at_s, run.need_s):
+            if now_s >= self._review_at_s:
+                self._review_at_s = self._plan.next_review_s(now_s)
+            self._looked_s, run.need_s = now_s, math.inf
             booted = self._booted()
             commanded = self._ask(sim.state, now_s)
             self._events += self._booted() > booted
         up = self._carry_out(sim, sorted({*touched, *commanded}), now_s)
         self._end_if_stuck(sim, quiet=not (touched or commanded))
-        sim.progress.run.review_s = self.next_s
+        run.review_s = self.next_s
+        wakeable = any(one.states.count(NodeState.ASLEEP, NodeState.DRAINING) for one in self._sets)
+        run.rest_s = self._looked_s + NEED_S if wakeable else math.inf
         return up
 
     def slept(self, now_s: float) -> Slept:
@@ -174,13 +190,13 @@ class SleepingNodes:
         The service of a node set is called if one of its nodes became busy or idle, if jobs wait for its
         nodes, and once per time slot of the forecast (`PowerDownPlan.slot` seconds).
         """
-        slot, changes = int(now_s // self._slot_s), state.derived.part.changes
-        waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
+        slot, changes = int(now_s // self._plan.slot), state.derived.part.changes
+        waiting = jobs_wait(state)
         fresh = slot != self._slot
         if not fresh and not waiting and np.array_equal(changes, self._seen):
             return []
         self._slot, self._seen = slot, changes.copy()
-        busy = _busy(state)
+        busy = busy_nodes(state)
         by_set = [busy[one.nodes] for one in self._sets]
         counts = np.array([int(one.sum()) for one in by_set])
         wanted = paused = 0 * counts
@@ -207,11 +223,16 @@ class SleepingNodes:
             before = sim.state.node.status[one.nodes]
             changed = np.flatnonzero(statuses != before)
             if len(changed):
-                self._saved_w -= _set_nodes(sim, one.nodes[changed], statuses[changed])
+                self._saved_w -= self._set_nodes(sim, one.nodes[changed], statuses[changed])
                 self._asleep += int((statuses == NODE_ASLEEP).sum()) - int((before == NODE_ASLEEP).sum())
                 up = up or limited or bool((statuses[changed] == NODE_UP).any())
             self._due_s[at] = one.due_s(now_s)
         return up
+
+    def _set_nodes(self, sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
+        """Set the statuses of the idle nodes `nodes`, and return the increase of their power, W."""
+        set_them = for_run(set_nodes, None, logged=True, modelled=True, physics=self._physics)
+        return float(set_them(sim, nodes, statuses))
 
     def _end_if_stuck(self, sim: SimArrays, *, quiet: bool) -> None:
         """Plan no more periodic reviews if the waiting jobs need resources that no node has."""
@@ -221,17 +242,3 @@ class SleepingNodes:
         all_on = bool((sim.state.node.status == NODE_UP).all())
         if (self._stuck and all_on) or self._stuck > _REVIEWS_STUCK:
             self._review_at_s = math.inf
-
-
-def _set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of the idle nodes `nodes`, and return the increase of their power, W."""
-    return float(for_run(set_nodes, None, logged=True, modelled=True)(sim, nodes, statuses))
-
-
-def _busy(state: StateArrays) -> NDArray[np.bool_]:
-    """Return (N,) whether a job runs on each node."""
-    busy = np.asarray(state.node.free < state.node.gpus)
-    if (state.demand.gpus == 0).any():
-        running = state.derived.slot.running[: state.derived.running_len[0]]
-        busy[state.job.host[running[state.job.gpus[running] == 0]]] = True
-    return busy

@@ -192,9 +192,12 @@ class NodeResumed(Fact, frozen=True, kw_only=True, tag="node_resumed"):
 
 
 class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
-    """An idle node is being powered down by the suspend command. It gets no jobs until `NodeUp`."""
+    """An idle node is being powered down by the suspend command. It gets no jobs until `NodeUp`.
 
-    asks_scheduler: ClassVar[bool] = True
+    Under a power limit, the broker calls the scheduler, because the node's power falls. Otherwise, no job can
+    start because of this fact.
+    """
+
     name: str
     off_s: float
     """Time by which the node is off, Unix seconds. Messages received earlier do not mark the node up."""
@@ -202,9 +205,11 @@ class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
 
 
 class NodeWoken(Fact, frozen=True, kw_only=True, tag="node_woken"):
-    """A node is being powered up by the resume command. `NodeUp` follows, or `NodeDown` after a time-out."""
+    """A node is being powered up by the resume command. `NodeUp` follows, or `NodeDown` after a time-out.
 
-    asks_scheduler: ClassVar[bool] = True
+    The broker calls the scheduler only under a power limit, as after `NodeSlept`.
+    """
+
     name: str
     resume_s: float
     """Earliest time at which the command runs, Unix seconds."""

@@ -25,6 +25,8 @@ from rlsched.broker.base.entries import (
     JobUpdated,
     JoinsLimited,
     NodeEntry,
+    NodeSlept,
+    NodeWoken,
     PairSeen,
     QuotaSet,
     TasksCancelled,
@@ -250,7 +252,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
             if isinstance(change, Decided) and isinstance(change.action, Start):
                 gates.resolve_start(job_of[change.action.seq], instant.now_s)
                 arrays.start_task(specs[job_of[change.action.seq]], instant.now_s)
-        if instant.decisions or any(map(_is_asked_after, instant.changes)):
+        if instant.decisions or any(_is_asked_after(one, models) for one in instant.changes):
             made = decide_all(
                 state,
                 scheduler,
@@ -288,8 +290,10 @@ def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Ch
             arrays.end_task(specs[job], outcome, now_s)
 
 
-def _is_asked_after(change: Change) -> bool:
+def _is_asked_after(change: Change, models: LedgerModels) -> bool:
     """Return whether the scheduler is called after this change."""
+    if isinstance(change, NodeSlept | NodeWoken):
+        return models.limits_power
     return not isinstance(change, Decided | PairSeen | GpuMemorySeen | JobUnshared) and not (
         isinstance(change, JobSubmitted) and change.rejected
     )

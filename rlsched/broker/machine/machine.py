@@ -22,6 +22,9 @@ from rlsched.broker.base.entries import (
     NodeAway,
     NodeDrained,
     NodeResumed,
+    NodeSlept,
+    NodeUp,
+    NodeWoken,
     TaskSubmitted,
 )
 from rlsched.broker.base.limits import Limits
@@ -151,7 +154,7 @@ class Machine:
         self._happened: list[Happened] = []
         self._recorded_decision: DecisionRecord | None = None  # of the decision that is being recorded
         self._dirty = self._forget_due(now_s)
-        self._ask_again_s = self.due_s()
+        self._ask_again_s = self._decision_due_s()
         state.seats.emptied.clear()  # these jobs are launched when their nodes register
         self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
@@ -165,7 +168,7 @@ class Machine:
             state, self._members.metered.speeds, self._attempts, sharing or SharingRules(), self._out
         )
         self._memory = SeenMemory(state, self._members.metered, self._out)
-        self._sleepers = Sleepers(state, sleep, self._leases.alive_s, self._out)
+        self._sleepers = Sleepers(state, sleep, self._leases.alive_s, self._out, now_s)
         node_orders = NodeOrders(
             state,
             self._attempts,
@@ -201,6 +204,13 @@ class Machine:
         )
 
     def due_s(self) -> float:
+        """Return the time of the next batch if no event arrives, Unix seconds; infinite if none is due.
+
+        At this time a decision, a review of the nodes that can sleep, or an order to such a node is due.
+        """
+        return min(self._decision_due_s(), self._sleepers.due_s)
+
+    def _decision_due_s(self) -> float:
         """Return the time of the next decision if no event arrives, Unix seconds; infinite if none is due."""
         if self.state.arrays.wants_tasks():
             return self.now_s
@@ -236,6 +246,8 @@ class Machine:
             self._record_price()
         if self.state.bill_price is not None and self.state.bill_price.until_s < now_s:
             self._record_bill_price()
+        # Which nodes sleep and wake, by the state after the decisions of the last batch.
+        self._sleepers.begin(now_s)
         # 1. Reports of nodes: ends first, so that their GPUs are free for the decisions of this batch.
         for event in sorted(batch.reports, key=_is_greeting):
             self._node_reported(event)
@@ -265,8 +277,10 @@ class Machine:
         self._review_eligibility()
         self._let_tasks_come()
         # 9. Decisions, if anything changed that the scheduler considers.
-        if self._dirty:
+        decided = self._dirty
+        if decided:
             self._decide()
+        self._sleepers.end(now_s, decided=decided)
         kept = self._records or self._happened
         return self._out.take() + ([Records(self._records, self._happened)] if kept else [])
 
@@ -582,7 +596,7 @@ class Machine:
         if self.state.models.limits_power or self._was_limited:
             self._attempts.follow_limit()
         self._was_limited = self.state.models.limits_power
-        self._ask_again_s = self.due_s()
+        self._ask_again_s = self._decision_due_s()
 
     def _job_name(self, seq: int) -> str:
         if self.state.holdings.is_holding(seq):
@@ -632,8 +646,13 @@ class Machine:
         Also note whether the scheduler must be called, and update the priority of a requeued job.
         """
         self._keep_event(fact)
+        if isinstance(fact, NodeUp):
+            self._sleepers.note_up(fact.name, self.now_s)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
-        self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
+        asks = fact.asks_scheduler and not is_rejected
+        if isinstance(fact, NodeSlept | NodeWoken):
+            asks = self.state.models.limits_power
+        self._dirty = self._dirty or asks
         if isinstance(fact, AttemptOver) and fact.outcome == QUEUED:
             self._rank_again(self.state.jobs[fact.job])
 

@@ -1,14 +1,20 @@
 """Power-down of nodes in a live cluster: powers idle nodes down, and sleeping nodes up when they are needed.
 
 `rlsched.power_down.PowerDownService`, which the simulator uses too, decides how many nodes of each set sleep.
-A set is the identical nodes of a partition. The broker journals an order before it runs the command. If the
-broker is killed between these two steps, the restarted broker runs a resume command, but no suspend command.
-A node that should have been powered down still sends heartbeats, and is therefore marked up again.
+A set is the identical nodes of a partition. The broker reviews the nodes when the simulator does: every
+`PowerDownPlan.review` seconds, and after decisions that leave jobs waiting while nodes sleep. A review needs
+the state after all decisions of its instant. But in the journal, the facts of a batch precede its decisions.
+Therefore a review is the first step of the next batch, which follows a millisecond later.
+
+The broker journals an order before it runs the command. If the broker is killed between these two steps, the
+restarted broker runs a resume command, but no suspend command. A node that should have been powered down
+still sends heartbeats, and is therefore marked up again.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
@@ -23,15 +29,16 @@ from rlsched.broker.events import PowerDone, PowerNode
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
+from rlsched.cluster.arrays import LEAVING, NODE_ASLEEP
 from rlsched.decide.plans.plan_text import span
 from rlsched.models.node_power import PowerByState
-from rlsched.power_down.need import NodeNeed, NodeSet, node_sets
+from rlsched.power_down.need import NEED_S, NodeNeed, NodeSet, busy_nodes, jobs_wait, node_sets
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.power_down.service import PowerDownService
 from rlsched.power_down.states import NodeState, NodeStates, Sleep, Wake
 
-NEED_S: Final = 1.0
-"""Interval at which the broker checks whether waiting jobs need a sleeping node, seconds."""
+TICK_S: Final = 0.001
+"""Minimum time between two batches, seconds."""
 _STATE: Final = {"": NodeState.ON, "asleep": NodeState.ASLEEP, "waking": NodeState.BOOTING}
 _log = logging.getLogger("rlsched.broker")
 
@@ -67,6 +74,7 @@ class Sleepers:
         plan: The rules. None: nodes do not sleep, and sleeping nodes are marked down.
         heard_s: Function that returns the time of a node's last message to this broker, Unix seconds; 0 if
             none arrived.
+        now_s: Time at which the broker started, Unix seconds.
     """
 
     def __init__(
@@ -75,17 +83,66 @@ class Sleepers:
         plan: SleepPlan | None,
         heard_s: Callable[[str], float],
         out: Outbox,
+        now_s: float,
     ) -> None:
         self._state, self._plan, self._heard_s, self._out = state, plan, heard_s, out
-        self._looked_s = self._review_at_s = 0.0
+        self._review_at_s = math.inf if plan is None else plan.plan.next_review_s(now_s)
+        self._need_s = math.inf if plan is None else now_s
+        self._looked_s = -math.inf
+        self._resume_at_s, self._stops = math.inf, False
         self._idle_since_s: dict[str, float] = {}
         self._spared_until_s: dict[str, float] = {}
         self._resumed: set[str] = set()
         self._services: dict[tuple[int, str, int, int, int], PowerDownService] = {}
         self._power = PowerByState.from_gpus()
 
+    @property
+    def due_s(self) -> float:
+        """Time at which to call `begin` if no event arrives, Unix seconds, whole milliseconds."""
+        return min(self._review_due_s, self._need_s, self._resume_at_s)
+
+    @property
+    def _review_due_s(self) -> float:
+        """Time of the next review at a multiple of `PowerDownPlan.review`.
+
+        While processes of preempted jobs end, it is unknown whether these jobs wait, and which nodes are
+        free. The review then waits for these processes, but at most until the time of the following review.
+        """
+        late_s = float(self._plan.plan.review) if self._plan is not None and self._stops else 0.0
+        return round(self._review_at_s + late_s + TICK_S, 3)
+
+    def begin(self, now_s: float) -> None:
+        """At the start of a batch, run due resume commands, and review the nodes if it is time."""
+        if self._plan is None:
+            return
+        if now_s >= self._resume_at_s:
+            self._resume(now_s)
+        if now_s >= min(self._review_due_s, self._need_s):
+            at_s = now_s
+            if now_s >= self._review_due_s:
+                self._review_at_s = self._plan.plan.next_review_s(now_s)
+                at_s = max(self._review_at_s - float(self._plan.plan.review), self._looked_s)
+            self._looked_s, self._need_s = at_s, math.inf
+            self._review(self._plan, now_s, at_s)
+
+    def end(self, now_s: float, *, decided: bool) -> None:
+        """At the end of a batch, plan the next review if jobs wait while nodes sleep.
+
+        `decided`: whether the scheduler was called in this batch.
+        """
+        if self._plan is None:
+            return
+        arrays = self._state.cluster.arrays
+        self._stops = bool((arrays.job.status == LEAVING).any())
+        if decided and (arrays.node.status == NODE_ASLEEP).any() and jobs_wait(arrays):
+            self._need_s = min(self._need_s, round(max(now_s + TICK_S, self._looked_s + NEED_S), 3))
+
+    def note_up(self, name: str, now_s: float) -> None:
+        """Record that a node has registered: it is idle since then, unless it runs jobs."""
+        self._idle_since_s.setdefault(name, now_s)
+
     def step(self, now_s: float) -> None:
-        """Run due resume commands, and mark nodes up or down. At intervals, decide which nodes sleep."""
+        """Run due resume commands, and mark nodes up or down."""
         sleeping = [(name, node) for name, node in self._state.nodes.items() if node.up and node.sleep]
         for name, node in sleeping:
             if self._plan is None:
@@ -96,15 +153,6 @@ class Sleepers:
                 self._out.record(node.spec)  # it sends messages, so it is not powered down
             elif node.sleep == "waking":
                 self._wakes(name, node, now_s)
-        if self._plan is None:
-            return
-        asleep = any(node.sleep == "asleep" for _, node in sleeping)
-        needed = asleep and self._jobs_wait() and now_s - self._looked_s >= NEED_S
-        if now_s >= self._review_at_s or needed:
-            self._looked_s = now_s
-            if now_s >= self._review_at_s:
-                self._review_at_s = now_s + float(self._plan.plan.review)
-            self._review(self._plan, now_s)
 
     def done(self, told: PowerDone, now_s: float) -> None:
         """Handle the result of a node's suspend or resume command."""
@@ -149,17 +197,40 @@ class Sleepers:
         until_s = resume_s + plan.resume_timeout_s
         self._out.record(NodeWoken(name=name, resume_s=resume_s, until_s=until_s, reason=reason))
         self._wakes(name, node, now_s)
+        if resume_s > now_s:
+            self._resume_at_s = min(self._resume_at_s, resume_s)
 
-    def _jobs_wait(self) -> bool:
-        state = self._state.cluster.arrays
-        return int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
+    def _resume(self, now_s: float) -> None:
+        """Run the resume commands of nodes that are off now and are to wake, and plan the next command."""
+        self._resume_at_s = math.inf
+        for name, node in [*self._state.nodes.items()]:
+            if node.up and node.sleep == "waking":
+                self._wakes(name, node, now_s)
+                if node.resume_s > now_s:
+                    self._resume_at_s = min(self._resume_at_s, node.resume_s)
 
-    def _review(self, plan: SleepPlan, now_s: float) -> None:
-        """Ask the power-down services which nodes should sleep or wake up, and issue the orders."""
+    def _suspend(self, plan: SleepPlan, name: str, now_s: float) -> None:
+        idle = span(now_s - self._idle_since_s.pop(name, now_s))
+        off_s = round(now_s + plan.suspend_timeout_s, 3)
+        self._out.record(NodeSlept(name=name, off_s=off_s, reason=f"idle for {idle}"))
+        self._out.power(PowerNode(name, "suspend"))
+
+    def _review(self, plan: SleepPlan, now_s: float, at_s: float) -> None:
+        """Ask the power-down services which nodes should sleep or wake up, and issue the orders.
+
+        `at_s`: time for which the services decide. For a review at a multiple of `PowerDownPlan.review`, it
+        is this multiple, so that times of idleness are whole multiples, too.
+        """
         cluster, nodes = self._state.cluster, self._state.nodes
         names = {node.number: name for name, node in nodes.items() if _stands_in(node)}
         sets = node_sets(cluster, sorted(names))
-        busy = [self._busy([names[number] for number in one.nodes.tolist()], now_s) for one in sets]
+        is_busy = busy_nodes(cluster.arrays)
+        for number, name in names.items():
+            if is_busy[number]:
+                self._idle_since_s.pop(name, None)
+            elif not nodes[name].sleep:
+                self._idle_since_s.setdefault(name, at_s)
+        busy = [is_busy[one.nodes] for one in sets]
         counts = np.array([int(one.sum()) for one in busy], np.int64)
         need = NodeNeed(sets)
         wanted = need.waiting_nodes(cluster.arrays, cluster.demands, counts)
@@ -167,11 +238,11 @@ class Sleepers:
         sleep: list[str] = []
         wake: list[str] = []
         each = zip(sets, busy, wanted.tolist(), paused.tolist(), strict=True)
-        for one, busy_nodes, waiting, pausing in each:
+        for one, used, waiting, pausing in each:
             of_set = [names[number] for number in one.nodes.tolist()]
-            states = self._states(plan, of_set, busy_nodes, now_s)
+            states = self._states(plan, of_set, used, at_s)
             service = self._service(plan, one, len(names))
-            for command in service.review(now_s, busy_nodes, waiting, states, pausing):
+            for command in service.review(at_s, used, waiting, states, pausing):
                 if isinstance(command, Sleep):
                     sleep.append(of_set[command.node])
                 elif isinstance(command, Wake):
@@ -179,9 +250,7 @@ class Sleepers:
         asleep = [name for name in names.values() if nodes[name].sleep == "asleep" and name not in wake]
         awake = len(names) - len(asleep)
         for name in sleep[: max(awake - plan.keep_awake, 0)]:
-            idle, off_s = span(now_s - self._idle_since_s[name]), now_s + plan.suspend_timeout_s
-            self._out.record(NodeSlept(name=name, off_s=off_s, reason=f"idle for {idle}"))
-            self._out.power(PowerNode(name, "suspend"))
+            self._suspend(plan, name, now_s)
         for name in [*wake, *asleep[: max(plan.keep_awake - awake, 0)]]:
             why = "jobs wait for it" if wanted.any() else "kept awake for jobs to come"
             self._wake(plan, name, now_s, why)
@@ -194,32 +263,21 @@ class Sleepers:
         self._services[key].rule = plan.plan.rule_for(size, total)
         return self._services[key]
 
-    def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
-        """Return whether each node is in use, (n,) bool. Update the time since which each node is idle."""
-        held = self._state.cluster.arrays.node.view(np.ndarray)
-        nodes = [self._state.nodes[name] for name in names]
-        busy = np.array(
-            [bool(node.live_jobs) or held["free"][node.number] < held["gpus"][node.number] for node in nodes]
-        )
-        for name, node, is_busy in zip(names, nodes, busy.tolist(), strict=True):
-            if is_busy or node.sleep or name not in self._idle_since_s:
-                self._idle_since_s[name] = now_s
-        return busy
-
     def _states(
         self, plan: SleepPlan, names: Sequence[str], busy: NDArray[np.bool_], now_s: float
     ) -> NodeStates:
         """Return the states of identical nodes, as input of their power-down service.
 
-        A node that must not sleep never counts as idle.
+        A node that must not sleep never counts as idle, nor does a node on which processes have not ended.
         """
         states = NodeStates(len(names), self._power, now_s)
         states.busy[:] = busy
         for at, name in enumerate(names):
-            spared = plan.spares(name) or now_s < self._spared_until_s.get(name, 0.0)
-            states.state[at] = _STATE[self._state.nodes[name].sleep]
+            node = self._state.nodes[name]
+            spared = plan.spares(name) or now_s < self._spared_until_s.get(name, 0.0) or bool(node.live_jobs)
+            states.state[at] = _STATE[node.sleep]
             states.since_s[at] = -np.inf
-            states.idle_since_s[at] = np.inf if spared else self._idle_since_s[name]
+            states.idle_since_s[at] = np.inf if spared else self._idle_since_s.get(name, now_s)
         return states
 
 

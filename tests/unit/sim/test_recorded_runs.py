@@ -102,14 +102,14 @@ def test_jobs_have_the_workloads_and_cores_that_the_broker_knows() -> None:
     assert made.state.arrays.demand.cpu_milli_each[made.arrays.truth.demand[0]] == 0
 
 
-def test_observed_pairs_need_recorded_ends_and_models_and_nodes_do_not_sleep() -> None:
+def test_observed_pairs_need_recorded_ends_and_models_and_nodes_that_stay_on() -> None:
     pairs = [(1.0, SLOW[0])]
     with pytest.raises(ValueError, match="expected models and fixed_end_s"):
         engine([0.0], [9.0], models=None, seen=pairs)
     with pytest.raises(ValueError, match="expected models and fixed_end_s"):
         engine([0.0], [9.0], fixed_end_s=None, seen=pairs)
-    with pytest.raises(ValueError, match=r"fixed_end_s and models\.power_down exclude each other"):
-        engine([0.0], [9.0], models=Models(power_down=PowerDownPlan()))
+    with pytest.raises(ValueError, match=r"seen and models\.power_down exclude each other"):
+        engine([0.0], [9.0], models=Models(power_down=PowerDownPlan()), seen=pairs)
 
 
 def test_cores_in_whole_thousandths_stay_as_they_are() -> None:

@@ -18,6 +18,7 @@ from rlsched.errors import InputError
 from rlsched.models.power import NodePower
 from rlsched.power_down import Command, Drain, NodeStates, PowerDown, Sleep, Wake
 from rlsched.power_down.plan import PowerDownPlan
+from rlsched.settings import Seconds
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine
@@ -120,28 +121,39 @@ def test_node_stays_up_without_the_rule() -> None:
 
 
 def test_power_down_in_progress_is_finished_first() -> None:
-    """Off at 120 s at the earliest: woken at the review of 120 s for a job of 90 s, up 450 s after."""
+    """Off at 160 s at the earliest: woken at 90 s for a job of 90 s, up 450 s after it is off."""
     table = hand_run(NIGHT, ((0.0, 2000.0, 8.0), (90.0, 100.0, 8.0)), power=NodePower(shutdown_s=100.0))
     assert table.start_s.tolist() == [0.0, 160.0 + 450.0]
     assert table.slept is not None
     assert table.slept.asleep_node_s == 0.0
 
 
+def test_waiting_jobs_cause_reviews_at_least_a_second_apart() -> None:
+    """The first of four jobs wakes a node at its submission, the others at reviews 1 and 2 s later."""
+    jobs = [(at_s, 50.0, 8.0) for at_s in (0.0, 2000.25, 2000.5, 2001.5, 2001.75)]
+    plan = PowerDownPlan(falling=Seconds(0.0), over=Seconds(600.0), wake_buffer_nodes=0, buffer_nodes=0)
+    engine = engine_of(trace_of(jobs), plan, nodes=5, power=NodePower(boot_s=100.0))
+    assert engine.run_rule(FIRST_COME).start_s.tolist() == [0.0, 2100.25, 2101.25, 2102.25, 2102.25]
+
+
 def test_draining_node_ends_its_job_and_then_sleeps() -> None:
-    """Drained at 60 s with a job until 500: no other job starts on it; asleep at 540, off at 600."""
+    """Drained at 60 s with a job until 500: no other job starts on it; asleep at 500, off at 560.
+
+    At 500 s, a job waits, so there is a review.
+    """
     plan = Script(script={60.0: (Drain(0), Drain(1), Sleep(1)), 120.0: ()}, wakes=False)
     table = hand_run(plan, ((0.0, 500.0, 4.0), (100.0, 50.0, 4.0), (2000.0, 1.0, 4.0)))
     assert table.end_s[0] == 500.0
     assert np.isnan(table.start_s[1:]).all()  # no review wakes a node: the run ends all the same
     assert table.slept is not None
     assert table.energy is not None
-    assert table.slept.asleep_node_s == pytest.approx(2 * table.energy.span_s - 120.0 - 600.0)
+    assert table.slept.asleep_node_s == pytest.approx(2 * table.energy.span_s - 120.0 - 560.0)
 
 
 def test_draining_node_is_resumed_at_once() -> None:
     plan = Script(script={60.0: (Drain(0), Drain(1), Sleep(1))})
     table = hand_run(plan, ((0.0, 500.0, 4.0), (100.0, 50.0, 4.0)))
-    assert table.start_s.tolist() == [0.0, 120.0]  # at the review that sees it wait
+    assert table.start_s.tolist() == [0.0, 100.0]  # at its submission, which is followed by a review
     assert table.slept is not None
     assert table.slept.nodes_booted == 1  # the other was asleep, and woke too
 

@@ -37,7 +37,7 @@ def test_node_with_jobs_after_the_other_choice_stays_awake(tmp_path: Path) -> No
     live(broker, 5.0)
     broker.ask(submit(4))
     broker.says("n0", launched(1))
-    live(broker, 90.0)
+    live(broker, 70.0)
     broker.says("n0", ended(1))
     live(broker, 200.0)
     assert set(states(broker).values()) == {"asleep"}

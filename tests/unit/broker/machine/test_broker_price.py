@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.events import PricesRead
+from rlsched.broker.events import Due, PricesRead
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.queries.as_history import history_of
@@ -157,6 +157,26 @@ def test_the_node_of_a_paused_job_sleeps_until_the_price_falls(journal: Journal)
     broker.says("n0", launched(job, attempt=2))
     broker.says("n0", ended(job, attempt=2))
     assert wait(60) == "", "demand of the last three hours"
+
+
+def test_a_review_waits_for_the_processes_of_a_paused_job(journal: Journal) -> None:
+    """Price and slot change at the same time. The job needs 20 s to stop; its node then sleeps at once."""
+    plan = SleepPlan(plan=PowerDownPlan(buffer_nodes=0, wake_buffer_nodes=0))
+    broker = make(journal, prices(dear=(2, 3)), sleep=plan)
+    job = queue(broker, slack_s=24 * HOUR_S, preemptible=True, time_limit_s=40 * HOUR_S)
+    broker.says("n0", launched(job))
+    slot = broker.state.cluster.slot_of(broker.state.jobs[job].seq)
+    broker.state.cluster.arrays.job.predicted_s[slot] = 1e5
+    said = pass_until(broker, BEGINS_S + 2 * HOUR_S)
+    assert [one.job for one in said if isinstance(one, Kill)] == [job]
+    assert broker.machine.due_s() == BEGINS_S + 2 * HOUR_S + 60.001, "the review waits at most a minute"
+    broker.batch([], after_s=20.0)
+    assert broker.state.nodes["n0"].sleep == ""
+    broker.says("n0", ended(job, exit_code=143, reason="killed"))
+    assert broker.machine.due_s() <= broker.now_s
+    broker.batch([Due()])
+    assert broker.state.nodes["n0"].sleep == "asleep"
+    decided_alike(journal, POLICY)
 
 
 def test_a_job_on_a_drained_node_does_not_pause(journal: Journal) -> None:

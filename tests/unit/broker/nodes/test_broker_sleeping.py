@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rlsched.broker.compaction.compaction import DAY_S
-from rlsched.broker.events import PowerDone, Tick
+from rlsched.broker.events import ClientAsked, Due, PowerDone, Tick
 from rlsched.broker.forecasts.process import _FollowedBook
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
@@ -16,6 +16,7 @@ from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.cli.operators.sleeping import sleep_plan
 from rlsched.cluster.arrays import NODE_ASLEEP, NODE_UP
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     DrainNode,
     Explanation,
@@ -129,10 +130,15 @@ def test_minimum_number_of_nodes_stays_awake(journal: Journal) -> None:
 def test_job_that_needs_a_sleeping_node_wakes_it(journal: Journal) -> None:
     broker = cluster(journal)
     put_to_sleep(broker)
-    assert isinstance(broker.ask(submit(8)), Submitted), "sleeping nodes count as available"
-    assert isinstance(broker.ask(submit(13)), Refused)
-    assert reason(broker, 1) == "NodeAsleep: waits for nodes n0, n1, n2 to be woken"
-    live(broker, 2.0)
+    asked = (submit(8), ListJobs(job=1), submit(13))
+    broker.batch([ClientAsked(b"peer", at, one, Peer("admin", "hand")) for at, one in enumerate(asked)])
+    jobs, submitted, refused = (broker.sent.replies[at][2] for at in (-1, -3, -2))
+    assert isinstance(submitted, Submitted), "sleeping nodes count as available"
+    assert isinstance(refused, Refused)
+    assert isinstance(jobs, Jobs)
+    assert jobs.jobs[0].reason == "NodeAsleep: waits for nodes n0, n1, n2 to be woken"
+    assert broker.machine.due_s() == round(broker.now_s + 0.001, 3)
+    broker.batch([Due()])
     assert states(broker) == {"n0": "waking", "n1": "waking", "n2": "asleep"}
     assert sorted(powered(broker)) == [("resume", "n0"), ("resume", "n1")]
     assert reason(broker, 1) == "NodeAsleep: waits for nodes n0, n1 to wake"
