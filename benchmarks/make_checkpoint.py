@@ -36,6 +36,7 @@ import numpy as np
 from benchmarks.training_data import REAL, default_data, synthetic, training_prices
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import POLICY_FILE, Policy
+from rlsched.signals import exit_with_parent
 from rlsched_agents.dials.card import CARD_FILE, card_text
 from rlsched_agents.dials.evolution import Evolution
 from rlsched_agents.dials.habits import habits_of
@@ -252,7 +253,7 @@ def main(words: Sequence[str] | None = None) -> int:
         folder=given.state,
     )
     found: dict[str, Layers] = {EVOLVED: evolved}
-    with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(given.workers, get_context("spawn"), exit_with_parent) as pool:
         for seed, (imitation, network) in zip(SEEDS, pool.map(one, SEEDS), strict=True):
             found[f"{IMITATION}, seed {seed}"] = imitation
             found[f"{PPO}, seed {seed}"] = network

@@ -1,12 +1,16 @@
-"""Helpers for signals that end a process: handlers for a block of code, and a signal at the parent's exit."""
+"""Helpers for the end of a process: signal handlers for a block of code, and an end with the parent."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from types import FrameType
 from typing import Any, Final
 
@@ -42,3 +46,18 @@ def end_with_parent(number: signal.Signals) -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def exit_with_parent() -> None:
+    """Make this process, started by `multiprocessing`, exit at once when its parent exits, whatever it does.
+
+    Use it as the initializer of a process pool: otherwise the workers of a killed process continue.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
 from rlsched.compile.compiling import COMPILING
+from rlsched.signals import exit_with_parent
 
 Piece = Callable[[], object]
 """A function that compiles something; its return value is ignored."""
@@ -113,7 +113,7 @@ class _CompilerProcess:
 
 def _compile(parent: Connection) -> None:
     """Main function of a child process: run each piece (compile function) that the parent sends."""
-    _end_with_parent()
+    exit_with_parent()
     COMPILING.hand_on = parent.send
     with suppress(*_EndOfChild):
         while True:
@@ -121,15 +121,3 @@ def _compile(parent: Connection) -> None:
             with suppress(Exception):  # raised again where the kernel is needed, with the context
                 piece()
             parent.send(None)
-
-
-def _end_with_parent() -> None:
-    """Make this process exit at once when its parent exits, even while a kernel is compiled."""
-    of_parent = multiprocessing.parent_process()
-    assert of_parent is not None
-
-    def watch() -> None:
-        wait([of_parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -28,6 +28,7 @@ import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policies.policy import Policy
+from rlsched.signals import exit_with_parent
 from rlsched.workload.load import nodes_for_load, offered_load
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
@@ -170,7 +171,7 @@ def run_all(todo: list[Case], traces: Path, folder: Path, *, workers: int, budge
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
     with (
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
+        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), exit_with_parent) as pool,
         Progress(
             TextColumn("{task.description}"),
             BarColumn(),

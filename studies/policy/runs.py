@@ -19,6 +19,7 @@ import msgspec
 
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
+from rlsched.signals import exit_with_parent
 from rlsched.workload.load import offered_load
 from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
@@ -269,7 +270,9 @@ def _in_processes(
     for job in jobs:
         waiting.setdefault((job.case.name, job.models), []).append(job)
     groups, running = list(waiting.values()), dict[Future[Path], list[Job]]()
-    pools = [ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) for _ in range(workers)]
+    pools = [
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), exit_with_parent) for _ in range(workers)
+    ]
     free = list(pools)
     pool_of: dict[Future[Path], ProcessPoolExecutor] = {}
     try:

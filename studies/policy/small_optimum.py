@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from rlsched.signals import exit_with_parent
 from rlsched_agents.dials.judging import interval
 from studies.policy.options import reported
 from studies.policy.small_instances import Instance, instance, played, tables_of
@@ -179,7 +180,7 @@ def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
     tasks = [
         _Task(arguments.seed, k, arguments.most_branches) for k in range(arguments.instances) if k not in had
     ]
-    with ProcessPoolExecutor(arguments.workers) as pool:
+    with ProcessPoolExecutor(arguments.workers, initializer=exit_with_parent) as pool:
         for done, row in enumerate(pool.map(solved, tasks), 1):
             if path is not None:
                 with path.open("ab") as file:

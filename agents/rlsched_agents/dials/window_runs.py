@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decide.policies.policy import Policy
+from rlsched.signals import exit_with_parent
 from rlsched_envs.training.windows import Windows, WindowsInTurn
 
 Floats = NDArray[np.float64]
@@ -66,6 +67,7 @@ _pools: tuple[Windows, ...] = ()
 def _use(pools: tuple[Windows, ...]) -> None:
     """Store the pools in `_pools`. A worker process calls this function when it starts."""
     global _pools
+    exit_with_parent()
     _pools = pools
 
 

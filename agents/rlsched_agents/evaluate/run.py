@@ -23,6 +23,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules.steps import RULES
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError
+from rlsched.signals import exit_with_parent
 from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.trace import Trace
@@ -288,6 +289,7 @@ _reports: Any = None  # in a worker process: queue to which the process sends it
 
 def _set_up_worker(reports: Any, says_what_it_compiles: bool) -> None:
     global _reports
+    exit_with_parent()
     _reports, COMPILING.told = reports, says_what_it_compiles
 
 

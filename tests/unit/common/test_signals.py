@@ -1,13 +1,34 @@
-"""Signal handlers are restored: by the context manager, and by the verbs that use it."""
+"""Signal handlers are restored by the context manager, and worker processes end with their parent."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from rlsched.signals import END, on_signals
+from tests.support.exited import has_exited
+from tests.support.online.ranks import until
+
+POOL = """
+import multiprocessing, os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from rlsched.signals import exit_with_parent
+
+def work(folder):
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    with ProcessPoolExecutor(2, context, exit_with_parent) as pool:
+        list(pool.map(work, [sys.argv[2]] * 2))
+"""
 
 
 def test_handler_is_called_and_then_the_previous_one_is_restored() -> None:
@@ -36,3 +57,19 @@ def test_empty_list_of_signals_is_not_the_default() -> None:
     before = [signal.getsignal(number) for number in END]
     with on_signals(lambda *_: None, []):
         assert [signal.getsignal(number) for number in END] == before
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_killed_process_end(method: str, tmp_path: Path) -> None:
+    script, folder = tmp_path / "pool.py", tmp_path / "workers"
+    script.write_text(POOL)
+    folder.mkdir()
+    parent = subprocess.Popen([sys.executable, str(script), method, str(folder)])
+    try:
+        until(lambda: len(list(folder.iterdir())) == 2)
+        workers = [int(one.name) for one in folder.iterdir()]
+        assert not any(map(has_exited, workers))
+    finally:
+        parent.kill()
+        parent.wait()
+    until(lambda: all(map(has_exited, workers)))
