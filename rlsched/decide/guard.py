@@ -67,7 +67,7 @@ class Guarded(Scheduler):
         both = zip(policy.abilities.prices_asked, fallback.abilities.prices_asked, strict=True)
         asked = PricesAsked(*map(any, both))
         self.abilities = msgspec.structs.replace(policy.abilities, prices_asked=asked)
-        self.strategy = policy.strategy
+        self.strategy, self.price_options = policy.strategy, policy.price_options
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback
         self._budget_ms, self._penalty = budget_ms, penalty_decisions

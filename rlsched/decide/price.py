@@ -22,8 +22,12 @@ from rlsched.decide.options import PriceOptions
 from rlsched.decide.order.queue import undefer
 from rlsched.decide.remaining import remaining_s
 from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s, slack_ends_s
-from rlsched.decide.window import cheapest_window, knows_prices_ahead
+from rlsched.decide.window import Window, cheapest_window, knows_prices_ahead, window_from
+from rlsched.energy.relative import AHEAD_H
+from rlsched.energy.series import HOUR_S
 
+DAY_H: Final = 24
+"""Number of hours over whose mean prices are relative (`rlsched.energy.relative`)."""
 LEAST_LEFT_S: Final = 1800.0
 """Jobs that are predicted to end within this time, seconds, are not paused: a restart costs minutes."""
 
@@ -38,6 +42,12 @@ def slack_frac(s: StateArrays, slope: float, percentile: float) -> float:
     ratio = s.config[0].price_ratio
     if percentile > 0.0 and ratio > 0.0 and s.config[0].price_rank > percentile:
         return MOST_SLACK_FRAC
+    return _slack_frac_at(ratio, slope)
+
+
+@kernel
+def _slack_frac_at(ratio: float, slope: float) -> float:
+    """Return `slack_frac` without a percentile, for a price relative to its mean."""
     if ratio <= 1.0 or slope <= 0.0:
         return 0.0
     return min(math.tanh(slope * math.log(ratio)), MOST_SLACK_FRAC)
@@ -86,6 +96,30 @@ def _price_until_s(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> 
     if o.window and knows_prices_ahead(s):
         until_s = max(until_s, cheapest_window(s, slot, now_s).start_s)
     return until_s
+
+
+@kernel
+def planned_start(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> Window:
+    """Return when a job that waits for a lower price will probably start, by the prices of the next hours.
+
+    The result assumes that the dials keep their values, and that resources are free then. The start is
+    `now_s` if it is unknown, because the prices of the next hours are unknown or the policy has a percentile.
+    """
+    config = s.config[0]
+    if not knows_prices_ahead(s):
+        return Window(now_s, 0.0)
+    if o.window:
+        return cheapest_window(s, slot, now_s)
+    slope, before = _defer_slope(s, slot, o), 0.0
+    for h in range(AHEAD_H - DAY_H + 1 if o.percentile <= 0.0 else 0):
+        day = config.price_sums[h + DAY_H - 1] - before
+        ratio = DAY_H * (config.price_sums[h] - before) / day
+        before = config.price_sums[h]
+        from_s, until_s = max(config.price_from_s + h * HOUR_S, now_s), config.price_from_s + (h + 1) * HOUR_S
+        start_s = max(deferred_until_s(s, slot, _slack_frac_at(ratio, slope), now_s), from_s)
+        if now_s < start_s < until_s:
+            return window_from(s, slot, start_s, now_s)
+    return Window(now_s, 0.0)
 
 
 @kernel

@@ -61,6 +61,7 @@ class RuleScheduler(Scheduler):
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, rule = self.rule.order, policy.oracle, self.rule
         self.strategy = rule.strategy
+        self.price_options = rule.options.start.price if rule.steps.priced else None
         if rule.strategy is not None:  # the id has a digest, because the file may change
             self.policy_id = f"{policy.policy_id}+{rule.strategy.digest}"
             self.familiar = rule.strategy.familiar

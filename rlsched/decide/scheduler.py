@@ -10,7 +10,7 @@ import msgspec
 
 from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.decide.actions import Action
-from rlsched.decide.options import NO_PRICE
+from rlsched.decide.options import NO_PRICE, PriceOptions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.price import review_s
 from rlsched.decide.record import DecisionRecord, Source
@@ -82,6 +82,7 @@ class Scheduler(ABC):
         strategy: Strategy that sets the dials of a rule (`decide.dials`); None: the dials stay at 0.
         reference: Policy that decides after the scheduler has failed; None: there is no such policy.
         familiar: Ranges of the strategy's inputs and of clusters in its training; None: no ranges are known.
+        price_options: Options by which jobs wait for a lower price of electricity; None: no jobs wait for it.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Scheduler(ABC):
     strategy: Strategy | None = None
     reference: Policy | None = None
     familiar: Familiar | None = None
+    price_options: PriceOptions | None = None
 
     @abstractmethod
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:

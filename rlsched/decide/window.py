@@ -51,6 +51,13 @@ def _cost_until(s: StateArrays, at_s: float) -> float:
 
 
 @kernel
+def _cost_of_run(s: StateArrays, slot: int, start_s: float) -> float:
+    """Return the cost of a job's predicted run from `start_s` on, in the unit of `_cost_until`."""
+    run_s = max(s.job.predicted_s[slot] - s.job.saved_s[slot], 1.0)
+    return _cost_until(s, start_s + run_s) - _cost_until(s, start_s)
+
+
+@kernel
 def cheapest_window(s: StateArrays, slot: int, now_s: float) -> Window:
     """Return the start at which the predicted run of a waiting job costs least; the earliest of equal starts.
 
@@ -73,5 +80,11 @@ def cheapest_window(s: StateArrays, slot: int, now_s: float) -> Window:
             if cost < least - _SAME_H or (at_s < best_s and cost < least + _SAME_H):
                 best_s, least = at_s, cost
     start_s = max(now_s, first_s)
-    cost = _cost_until(s, start_s + run_s) - _cost_until(s, start_s)
+    cost = _cost_of_run(s, slot, start_s)
     return Window(np.ceil(best_s * 1000.0) / 1000.0, 1.0 - least / cost)
+
+
+@kernel
+def window_from(s: StateArrays, slot: int, start_s: float, now_s: float) -> Window:
+    """Return the window that begins at `start_s`, and what it saves compared with a start now."""
+    return Window(start_s, 1.0 - _cost_of_run(s, slot, start_s) / _cost_of_run(s, slot, now_s))

@@ -153,12 +153,14 @@ class EnergyTable(NamedTuple):
     unit: PriceUnit | None = None
     bill_prices: BillPrices | None = None
 
-    def at(self, now_s: float, asked: PricesAsked = NOTHING) -> EnergyAt | None:
+    def at(self, now_s: float, asked: PricesAsked = NOTHING, *, explained: bool = False) -> EnergyAt | None:
         """Return price and limit at a time, Unix seconds; None if both are unknown at this time.
 
-        `asked`: details of the price to include in the result.
+        `asked`, `explained`: details of the price to include in the result, as for `PriceTable.at`.
         """
-        price: PriceAt | None = None if self.prices is None else self.prices.at(now_s, asked)
+        price: PriceAt | None = None
+        if self.prices is not None:
+            price = self.prices.at(now_s, asked, explained=explained)
         limit = None if self.limits is None else self.limits.at(now_s)
         if price is None and limit is None:
             return None

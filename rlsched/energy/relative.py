@@ -260,7 +260,8 @@ class PriceAt(NamedTuple):
         ratio: The value relative to the mean.
         outlook: (K,) values of the columns `OUTLOOK`.
         until_s: Time of the next change of the price, Unix seconds; infinite if no change is known.
-        from_s: Start of the step, Unix seconds; 0 if no details are requested (`PricesAsked`).
+        from_s: Start of the step, or of the first of equal steps that are joined, Unix seconds; 0 if neither
+            details (`PricesAsked`) nor explanations are requested.
         ahead: (AHEAD_H,) prices of the next hours from `from_s` on; empty if not requested.
         rank: Rank of the price (`price_ranks`); 0 if not requested.
     """
@@ -295,19 +296,31 @@ class PriceTable:
         self._starts_s = series.begins.timestamp() + np.arange(len(series) + 1) * series.step_s
         self._means = day_means(series, known_ahead_s)
         self._sums = np.concatenate([[0.0], np.cumsum(series.values * series.step_s)])
+        self._first: list[int] = first.tolist()
         self._from_s: list[float] = self._starts_s[first].tolist()
         self._prices: list[float] = series.values[first].tolist()
         self._seen: list[list[float]] = seen[first].tolist()
-        self._last: tuple[int, PricesAsked, PriceAt] | None = None
+        self._last: tuple[int, float, PricesAsked, PriceAt] | None = None
 
-    def at(self, now_s: float, asked: PricesAsked = NOTHING) -> PriceAt | None:
+    def at(self, now_s: float, asked: PricesAsked = NOTHING, *, explained: bool = False) -> PriceAt | None:
         """Return the price at a time, Unix seconds; None if the series does not cover this time.
 
         If details are requested (`asked`), equal steps are not joined, because details change with each step.
+        `explained` adds the prices of the next hours for explanations to users, and does not separate steps.
         """
         if not self._from_s[0] <= now_s < self.ends_s:
             return None
-        return self._step_at(now_s, asked) if any(asked) else self._joined_at(now_s)
+        block = bisect.bisect_right(self._from_s, now_s) - 1
+        ratio, *others = self._seen[block]
+        until_s = self._from_s[block + 1] if block + 1 < len(self._from_s) else self.ends_s
+        found = PriceAt(self._prices[block], ratio, tuple(others), until_s)
+        k = self._first[block]
+        if any(asked):
+            k = min(int(np.searchsorted(self._starts_s, now_s, "right")), len(self._series)) - 1
+            found = found._replace(until_s=float(self._starts_s[k + 1]))
+        elif explained:
+            asked = PricesAsked(ahead=True)
+        return self._detailed(found, k, asked) if any(asked) else found
 
     def mean(self, since_s: float, until_s: float) -> float | None:
         """Return the mean price between two times, Unix seconds; None if the series does not cover them."""
@@ -316,22 +329,14 @@ class PriceTable:
         since, until = np.interp([since_s, until_s], self._starts_s, self._sums).tolist()
         return float((until - since) / (until_s - since_s))
 
-    def _joined_at(self, now_s: float) -> PriceAt:
-        k = bisect.bisect_right(self._from_s, now_s) - 1
-        until_s = self._from_s[k + 1] if k + 1 < len(self._from_s) else self.ends_s
-        ratio, *others = self._seen[k]
-        return PriceAt(self._prices[k], ratio, tuple(others), until_s)
-
-    def _step_at(self, now_s: float, asked: PricesAsked) -> PriceAt:
-        """Return the price of one step with the requested details. Store the result for repeated calls."""
-        k = min(int(np.searchsorted(self._starts_s, now_s, "right")), len(self._series)) - 1
-        if self._last is None or self._last[:2] != (k, asked):
-            from_s, until_s = self._starts_s[k : k + 2].tolist()
-            found = self._joined_at(now_s)._replace(from_s=from_s, until_s=until_s)
+    def _detailed(self, found: PriceAt, k: int, asked: PricesAsked) -> PriceAt:
+        """Return a price with the requested details as of step `k`. Store the result for repeated calls."""
+        if self._last is None or self._last[:3] != (k, found.until_s, asked):
+            found = found._replace(from_s=float(self._starts_s[k]))
             if asked.ahead:
                 ahead = prices_ahead(self._series, self._known_ahead_s, self._means, k, k + 1)
                 found = found._replace(ahead=tuple(ahead[0].tolist()))
             if asked.rank:
                 found = found._replace(rank=float(price_ranks(self._series, k, k + 1)[0]))
-            self._last = k, asked, found
-        return self._last[2]
+            self._last = k, found.until_s, asked, found
+        return self._last[3]

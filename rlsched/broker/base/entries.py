@@ -571,10 +571,10 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     limit_soft: bool = False
     """Whether jobs without slack may exceed the limit."""
     from_s: float = 0.0
-    """Start of the first hour in `ahead`, Unix seconds; 0: the policy reads neither `ahead` nor `rank`."""
+    """Start of the first hour in `ahead`, Unix seconds; 0: `ahead` and `rank` are unknown."""
     ahead: tuple[float, ...] = ()
     """Price of each of the next hours, relative to the mean price of the next 24 h
-    (`rlsched.energy.relative.prices_ahead`); empty: unknown, or the policy does not read them.
+    (`rlsched.energy.relative.prices_ahead`); empty: unknown, or no jobs wait for a lower price.
     """
     rank: float = 0.0
     """Fraction of the past 7 days in which the price was lower; 0: unknown, or not read by the policy."""

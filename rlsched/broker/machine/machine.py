@@ -140,6 +140,7 @@ class Machine:
         self._prices, self._was_limited = prices, state.models.limits_power
         self.state, self.scheduler = state, scheduler
         permit(state.cluster, scheduler)
+        state.price_options = scheduler.price_options
         self.limits, self._ranks = limits or Limits(), ranks or PriorityRules()
         self._ranked_s = -math.inf
         self.memory = memory or RecordMemory()
@@ -486,8 +487,10 @@ class Machine:
         `Scheduler.review_s` is the time of the review.
         """
         known = self.state.energy_price
-        asked = self.scheduler.abilities.prices_asked
-        found = None if self._prices is None else self._prices.at(self.now_s, asked)
+        asked, found = self.scheduler.abilities.prices_asked, None
+        if self._prices is not None:
+            explained = self.scheduler.price_options is not None
+            found = self._prices.at(self.now_s, asked, explained=explained)
         if found is None and known is None:
             return
         now = EnergyPriced(price=None, ratio=0.0, until_s=math.inf)

@@ -18,8 +18,9 @@ from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand, nodes_of_gang
 from rlsched.decide.compiled import for_state
 from rlsched.decide.limit import level_too_low, power_left_w, start_w
+from rlsched.decide.price import planned_start
 from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s
-from rlsched.decide.window import cheapest_window, knows_prices_ahead
+from rlsched.decide.window import Window
 from rlsched.energy.relative import OUTLOOK
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
 
@@ -231,10 +232,13 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
     latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
     line = f"Price: electricity costs {float(s.config[0].price_ratio):.2f} times its mean"
     lowest = float(s.config[0].price_outlook[OUTLOOK.index("price_lowest")])
-    if knows_prices_ahead(s):
-        start_s, saved_frac = cheapest_window(s, slot, state.now_s)
-        if start_s > state.now_s:
-            line += f"; waits for {_minute(start_s)}, {100 * saved_frac:.0f} % cheaper for the predicted run"
+    planned = Window(state.now_s, 0.0)
+    if state.price_options is not None:
+        planned = Window(*planned_start(s, slot, state.price_options, state.now_s))
+    if planned.start_s > state.now_s:
+        line += f"; waits for {_minute(planned.start_s)}"
+        if planned.saved_frac > 0.0:
+            line += f", {100 * planned.saved_frac:.0f} % cheaper for the predicted run"
     elif lowest < 0.0:
         line += f", and {-100 * math.expm1(lowest):.0f} % less within 24 h"
     return [f"{line}; waits until {_minute(latest_s)} at most"]

@@ -18,7 +18,7 @@ from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.compile.ahead import Piece
 from rlsched.compile.kernel_cache import is_kept
-from rlsched.decide import price, recording, rule_scheduler, slack, window
+from rlsched.decide import price, recording, rule_scheduler, slack
 from rlsched.decide.compiled import for_needs
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.order import keys, queue
@@ -97,9 +97,7 @@ def _of_prices(s: Any, o: RuleOptions, needs: Needs) -> Iterator[Entry]:
     yield price.review_s, (s, o.start.price)
     yield kernels.set_price, (s, 0.0, np.empty(len(OUTLOOK)), now_s)
     yield slack.deferred_until_s, (s, slot, 0.0, now_s)
-    yield window.knows_prices_ahead, (s,)
-    if o.start.price.window:
-        yield window.cheapest_window, (s, slot, now_s)
+    yield price.planned_start, (s, slot, o.start.price, now_s)
 
 
 def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:

@@ -22,11 +22,11 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.own import is_own
 from rlsched.decide.policies.policy import Policy
+from rlsched.decide.price import planned_start
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.decide.slack import deferred_until_s
 from rlsched.decide.start import policy_start
-from rlsched.decide.window import cheapest_window, knows_prices_ahead
 from rlsched.energy.relative import AHEAD_H
 from rlsched.errors import InputError
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
@@ -186,10 +186,9 @@ def _show_price(state: ClusterState, scheduler: Scheduler) -> None:
     """Call each kernel that the broker and `rlsched why` need for prices, so that it is compiled."""
     state.set_price(1.0, (), math.inf)
     deferred_until_s(state.arrays, 0, 0.0, 0.0)
-    knows_prices_ahead(state.arrays)
-    if scheduler.abilities.prices_asked.ahead:
+    if scheduler.price_options is not None:
         state.set_price(1.0, (), math.inf, 0.0, (1.0,) * AHEAD_H)
-        cheapest_window(state.arrays, 0, 0.0)
+        planned_start(state.arrays, 0, scheduler.price_options, 0.0)
 
 
 def _show_limit(state: ClusterState, models: LedgerModels) -> None:

@@ -30,6 +30,7 @@ from rlsched.broker.state.priorities import Priorities
 from rlsched.broker.state.quotas import QuotaTable
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.options import PriceOptions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import JournalError
@@ -88,6 +89,7 @@ class Known:
         quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts to which users can charge jobs.
         energy_price: The last journal entry about the price of electricity; None if no price was recorded.
+        price_options: Options by which jobs wait for a lower price; None: no jobs wait for it, or unknown.
         price_sums: Integral of this price over time.
         bill_price: The last journal entry about the series that only bills use; None if there was none.
         bill_price_sums: Integral of this series over time.
@@ -136,6 +138,7 @@ class Known:
         self.quotas = QuotaTable(self.eligibility)
         self.accounts = AccountMembers()
         self.energy_price: EnergyPriced | None = None
+        self.price_options: PriceOptions | None = None
         self.price_sums = PriceSums()
         self.bill_price: BillPriced | None = None
         self.bill_price_sums = PriceSums()

@@ -167,10 +167,10 @@ def _price_lines(report: StatsReport) -> list[str]:
     price, held = report.price, ""
     if price.waiting_since_s is not None:
         since = time.strftime("%F %H:%M", time.localtime(price.waiting_since_s))
-        held = f" ({price.deferred_gpus:,} GPUs; the first since {since})"
+        held = f" (GPUs: {price.deferred_gpus:,}; the first since {since})"
     return [
-        f"electricity costs {price.price:g}, {price.ratio:.2f} times its mean: {price.deferred:,} jobs wait "
-        f"for a lower price{held}"
+        f"electricity costs {price.price:g}, {price.ratio:.2f} times its mean; jobs that wait for a lower "
+        f"price: {price.deferred:,}{held}"
     ]
 
 

@@ -135,8 +135,8 @@ def _energy(picture: Picture) -> list[str]:
         )
     if stats.price is not None:
         told.append(
-            f"price {stats.price.price:g}, {stats.price.ratio:.2f} times its mean: {stats.price.deferred:,} "
-            "jobs wait for a lower one"
+            f"price {stats.price.price:g}, {stats.price.ratio:.2f} times its mean; jobs that wait for a "
+            f"lower one: {stats.price.deferred:,}"
         )
     if stats.power_limit is not None:
         told.append(power_limit_words(stats.power_limit))

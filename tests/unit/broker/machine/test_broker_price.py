@@ -82,8 +82,8 @@ def test_a_job_with_slack_waits_for_the_cheap_hour(journal: Journal) -> None:
     assert (state(broker, urgent), state(broker, patient)) == ("launching", "queued")
     reason = shown(broker, patient).reason
     assert reason == (
-        "Price: electricity costs 3.33 times its mean, and 80 % less within 24 h; waits until 2026-03-01 "
-        "21:37 UTC at most"
+        "Price: electricity costs 3.33 times its mean; waits for 2026-03-01 15:00 UTC, 80 % cheaper for the "
+        "predicted run; waits until 2026-03-01 21:37 UTC at most"
     )
     report = broker.ask(Stats())
     assert isinstance(report, StatsReport)
@@ -356,9 +356,45 @@ def test_a_job_waits_and_pauses_above_the_percentile(journal: Journal) -> None:
     decided_alike(journal, PERCENTILE)
 
 
-def test_other_policies_record_no_details_of_the_price(journal: Journal) -> None:
-    broker = make(journal, valley())
+def test_policies_that_ignore_the_price_record_no_details(journal: Journal) -> None:
+    broker = make(journal, valley(), policy=Policy("tuned"))
     queue(broker, slack_s=12 * HOUR_S)
     known = broker.state.energy_price
     assert known is not None
     assert (known.from_s, known.ahead, known.rank) == (0.0, (), 0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_planned_start_comes_true(seed: int, journal: Journal) -> None:
+    draw = np.random.default_rng(seed)
+    values = np.array([300.0, *np.exp(draw.normal(4.0, 1.0, 95))])
+    broker = make(journal, EnergyTable(PriceTable(Series("price.csv", NOON, HOUR_S, values), 48 * HOUR_S)))
+    broker.says("n1", hello("n1", 64))
+    jobs = [queue(broker, slack_s=float(hours) * HOUR_S) for hours in draw.uniform(1.0, 20.0, 12)]
+    planned_s = {job: begins_s(shown(broker, job).reason) for job in jobs if state(broker, job) == "queued"}
+    said = [
+        (one.job, broker.now_s)
+        for minute in range(20 * 60)
+        for one in pass_until(broker, BEGINS_S + 60.0 * minute)
+        if isinstance(one, Launch)
+    ]
+    started_s = dict(said)
+    assert planned_s
+    assert {job: started_s[job] for job in planned_s} == pytest.approx(planned_s, abs=60.0)
+
+
+def begins_s(reason: str) -> float:
+    """Return the planned start that a reason states, Unix seconds."""
+    when = reason.split("; waits for ")[1].split(" UTC")[0]
+    return datetime.strptime(when, "%Y-%m-%d %H:%M").replace(tzinfo=UTC).timestamp()
+
+
+def test_the_prices_of_the_next_hours_are_recorded_once_for_equal_steps(journal: Journal) -> None:
+    broker = make(journal, prices(96, dear=()))
+    queue(broker, slack_s=12 * HOUR_S)
+    first = broker.state.energy_price
+    pass_until(broker, BEGINS_S + 30 * HOUR_S)
+    assert first is not None
+    assert first.from_s == BEGINS_S
+    assert first.ahead == (1.0,) * 48
+    assert broker.state.energy_price == first
