@@ -51,10 +51,15 @@ def _cost_until(s: StateArrays, at_s: float) -> float:
 
 
 @kernel
-def _cost_of_run(s: StateArrays, slot: int, start_s: float) -> float:
-    """Return the cost of a job's predicted run from `start_s` on, in the unit of `_cost_until`."""
-    run_s = max(s.job.predicted_s[slot] - s.job.saved_s[slot], 1.0)
+def _cost_of_run(s: StateArrays, start_s: float, run_s: float) -> float:
+    """Return the cost of constant power for `run_s` from `start_s` on, in the unit of `_cost_until`."""
     return _cost_until(s, start_s + run_s) - _cost_until(s, start_s)
+
+
+@kernel
+def _predicted_run_s(s: StateArrays, slot: int) -> float:
+    """Return the predicted run time of a waiting job, less the work saved by earlier attempts, seconds."""
+    return max(s.job.predicted_s[slot] - s.job.saved_s[slot], 1.0)
 
 
 @kernel
@@ -69,22 +74,22 @@ def cheapest_window(s: StateArrays, slot: int, now_s: float) -> Window:
     from_s, job = s.config[0].price_from_s, s.job
     first_s = max(from_s, job.submit_s[slot])
     last_s = max(deferred_until_s(s, slot, MOST_SLACK_FRAC, now_s), first_s)
-    run_s = max(job.predicted_s[slot] - job.saved_s[slot], 1.0)
-    best_s, least = first_s, _cost_until(s, first_s + run_s) - _cost_until(s, first_s)
+    run_s = _predicted_run_s(s, slot)
+    best_s, least = first_s, _cost_of_run(s, first_s, run_s)
     for h in range(1, AHEAD_H + 2):
         for ends in range(2):
             at_s = from_s + h * HOUR_S - ends * run_s if h <= AHEAD_H else last_s
             if at_s <= first_s or at_s > last_s:
                 continue
-            cost = _cost_until(s, at_s + run_s) - _cost_until(s, at_s)
+            cost = _cost_of_run(s, at_s, run_s)
             if cost < least - _SAME_H or (at_s < best_s and cost < least + _SAME_H):
                 best_s, least = at_s, cost
-    start_s = max(now_s, first_s)
-    cost = _cost_of_run(s, slot, start_s)
+    cost = _cost_of_run(s, max(now_s, first_s), run_s)
     return Window(np.ceil(best_s * 1000.0) / 1000.0, 1.0 - least / cost)
 
 
 @kernel
 def window_from(s: StateArrays, slot: int, start_s: float, now_s: float) -> Window:
     """Return the window that begins at `start_s`, and what it saves compared with a start now."""
-    return Window(start_s, 1.0 - _cost_of_run(s, slot, start_s) / _cost_of_run(s, slot, now_s))
+    run_s = _predicted_run_s(s, slot)
+    return Window(start_s, 1.0 - _cost_of_run(s, start_s, run_s) / _cost_of_run(s, now_s, run_s))

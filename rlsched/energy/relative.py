@@ -296,11 +296,11 @@ class PriceTable:
         self._starts_s = series.begins.timestamp() + np.arange(len(series) + 1) * series.step_s
         self._means = day_means(series, known_ahead_s)
         self._sums = np.concatenate([[0.0], np.cumsum(series.values * series.step_s)])
-        self._first: list[int] = first.tolist()
+        self._first: list[int] = [*first.tolist(), len(series)]
         self._from_s: list[float] = self._starts_s[first].tolist()
         self._prices: list[float] = series.values[first].tolist()
         self._seen: list[list[float]] = seen[first].tolist()
-        self._last: tuple[int, float, PricesAsked, PriceAt] | None = None
+        self._last: tuple[PricesAsked, bool, float, PriceAt] | None = None
 
     def at(self, now_s: float, asked: PricesAsked = NOTHING, *, explained: bool = False) -> PriceAt | None:
         """Return the price at a time, Unix seconds; None if the series does not cover this time.
@@ -310,17 +310,10 @@ class PriceTable:
         """
         if not self._from_s[0] <= now_s < self.ends_s:
             return None
-        block = bisect.bisect_right(self._from_s, now_s) - 1
-        ratio, *others = self._seen[block]
-        until_s = self._from_s[block + 1] if block + 1 < len(self._from_s) else self.ends_s
-        found = PriceAt(self._prices[block], ratio, tuple(others), until_s)
-        k = self._first[block]
-        if any(asked):
-            k = min(int(np.searchsorted(self._starts_s, now_s, "right")), len(self._series)) - 1
-            found = found._replace(until_s=float(self._starts_s[k + 1]))
-        elif explained:
-            asked = PricesAsked(ahead=True)
-        return self._detailed(found, k, asked) if any(asked) else found
+        last = self._last
+        if last is None or last[:2] != (asked, explained) or not last[2] <= now_s < last[3].until_s:
+            last = self._last = asked, explained, *self._step_at(now_s, asked, explained)
+        return last[3]
 
     def mean(self, since_s: float, until_s: float) -> float | None:
         """Return the mean price between two times, Unix seconds; None if the series does not cover them."""
@@ -329,14 +322,23 @@ class PriceTable:
         since, until = np.interp([since_s, until_s], self._starts_s, self._sums).tolist()
         return float((until - since) / (until_s - since_s))
 
-    def _detailed(self, found: PriceAt, k: int, asked: PricesAsked) -> PriceAt:
-        """Return a price with the requested details as of step `k`. Store the result for repeated calls."""
-        if self._last is None or self._last[:3] != (k, found.until_s, asked):
-            found = found._replace(from_s=float(self._starts_s[k]))
-            if asked.ahead:
-                ahead = prices_ahead(self._series, self._known_ahead_s, self._means, k, k + 1)
-                found = found._replace(ahead=tuple(ahead[0].tolist()))
-            if asked.rank:
-                found = found._replace(rank=float(price_ranks(self._series, k, k + 1)[0]))
-            self._last = k, found.until_s, asked, found
-        return self._last[3]
+    def _step_at(self, now_s: float, asked: PricesAsked, explained: bool) -> tuple[float, PriceAt]:
+        """Return the start of the present step, or of the first of joined steps, and the price in it."""
+        block = bisect.bisect_right(self._from_s, now_s) - 1
+        k, end = self._first[block : block + 2]
+        if any(asked):
+            k = min(int(np.searchsorted(self._starts_s, now_s, "right")), len(self._series)) - 1
+            end = k + 1
+        from_s, until_s = float(self._starts_s[k]), float(self._starts_s[end])
+        ratio, *others = self._seen[block]
+        found = PriceAt(self._prices[block], ratio, tuple(others), until_s)
+        if explained and not any(asked):
+            asked = PricesAsked(ahead=True)
+        if any(asked):
+            found = found._replace(from_s=from_s)
+        if asked.ahead:
+            ahead = prices_ahead(self._series, self._known_ahead_s, self._means, k, k + 1)
+            found = found._replace(ahead=tuple(ahead[0].tolist()))
+        if asked.rank:
+            found = found._replace(rank=float(price_ranks(self._series, k, k + 1)[0]))
+        return from_s, found

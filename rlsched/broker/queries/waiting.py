@@ -20,7 +20,6 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.limit import level_too_low, power_left_w, start_w
 from rlsched.decide.price import planned_start
 from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s
-from rlsched.decide.window import Window
 from rlsched.energy.relative import OUTLOOK
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
 
@@ -232,14 +231,14 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
     latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
     line = f"Price: electricity costs {float(s.config[0].price_ratio):.2f} times its mean"
     lowest = float(s.config[0].price_outlook[OUTLOOK.index("price_lowest")])
-    planned = Window(state.now_s, 0.0)
     if state.price_options is not None:
-        planned = Window(*planned_start(s, slot, state.price_options, state.now_s))
-    if planned.start_s > state.now_s:
-        line += f"; waits for {_minute(planned.start_s)}"
-        if planned.saved_frac > 0.0:
-            line += f", {100 * planned.saved_frac:.0f} % cheaper for the predicted run"
-    elif lowest < 0.0:
+        planned = planned_start(s, slot, state.price_options, state.now_s)
+        if planned.start_s > state.now_s:
+            saved = f", {100 * planned.saved_frac:.0f} % cheaper" if planned.saved_frac > 0.0 else ""
+            return [
+                f"{line}; waits for {_minute(planned.start_s)}{saved}, or until {_minute(latest_s)} at most"
+            ]
+    if lowest < 0.0:
         line += f", and {-100 * math.expm1(lowest):.0f} % less within 24 h"
     return [f"{line}; waits until {_minute(latest_s)} at most"]
 

@@ -82,8 +82,8 @@ def test_a_job_with_slack_waits_for_the_cheap_hour(journal: Journal) -> None:
     assert (state(broker, urgent), state(broker, patient)) == ("launching", "queued")
     reason = shown(broker, patient).reason
     assert reason == (
-        "Price: electricity costs 3.33 times its mean; waits for 2026-03-01 15:00 UTC, 80 % cheaper for the "
-        "predicted run; waits until 2026-03-01 21:37 UTC at most"
+        "Price: electricity costs 3.33 times its mean; waits for 2026-03-01 15:00 UTC, 80 % cheaper, or "
+        "until 2026-03-01 21:37 UTC at most"
     )
     report = broker.ask(Stats())
     assert isinstance(report, StatsReport)
@@ -312,7 +312,7 @@ def test_a_job_waits_for_its_cheapest_window(journal: Journal) -> None:
     mean = (60 + 50 + 60 + 30 + 30 + 19 * 80) / 24
     assert shown(broker, patient).reason == (
         f"Price: electricity costs {60 / mean:.2f} times its mean; waits for 2026-03-01 15:00 UTC, 50 % "
-        "cheaper for the predicted run; waits until 2026-03-01 18:25 UTC at most"
+        "cheaper, or until 2026-03-01 18:25 UTC at most"
     )
     assert "; waits for 2026-03-01 13:00 UTC, 17 % cheaper" in shown(broker, soon).reason
     pass_until(broker, BEGINS_S + HOUR_S - 1.0)
@@ -383,9 +383,19 @@ def test_a_planned_start_comes_true(seed: int, journal: Journal) -> None:
     assert {job: started_s[job] for job in planned_s} == pytest.approx(planned_s, abs=60.0)
 
 
+def test_a_trained_policy_states_the_planned_start(journal: Journal) -> None:
+    broker = make(journal, prices(), policy=Policy("ppo"))
+    job = queue(broker, slack_s=12 * HOUR_S)
+    assert begins_s(shown(broker, job).reason) == BEGINS_S + DEAR_H * HOUR_S
+    pass_until(broker, BEGINS_S + DEAR_H * HOUR_S - 1.0)
+    assert state(broker, job) == "queued"
+    pass_until(broker, BEGINS_S + DEAR_H * HOUR_S)
+    assert state(broker, job) == "launching"
+
+
 def begins_s(reason: str) -> float:
     """Return the planned start that a reason states, Unix seconds."""
-    when = reason.split("; waits for ")[1].split(" UTC")[0]
+    when = reason.split("; waits for ")[1].split(" UTC", 1)[0]
     return datetime.strptime(when, "%Y-%m-%d %H:%M").replace(tzinfo=UTC).timestamp()
 
 
