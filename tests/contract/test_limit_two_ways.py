@@ -185,3 +185,22 @@ def test_limit_is_kept_under_a_policy_that_is_no_rule(tmp_path: Path) -> None:
     assert table.energy.limit.capped_s > HOUR_S
     assert table.energy.limit.exceeded_s == 0.0
     assert not np.isnan(table.end_s).any()
+
+
+def test_run_that_is_read_at_given_times_decides_alike(tmp_path: Path) -> None:
+    policy = Policy("tuned")
+    energy = limits(tmp_path, 0.3, (8, 12), 0.95 * peak_kw(policy))
+    whole, (trace, spec) = run(policy, energy), workload()
+    engine = Engine(
+        trace,
+        msgspec.structs.replace(spec, energy=energy),
+        order=policy.rule.order,
+        predictions=predict_trace(trace, spec),
+        models=Models(energy_weight=0.3),
+    )
+    times_s = np.arange(trace.submit_s[0] + 1.0, trace.submit_s[-1], HOUR_S / 3).tolist()
+    assert [(time_s, engine.now_s) for time_s in engine.looks_at(policy.rule, [*times_s, 1e9])] == [
+        (time_s, time_s) for time_s in times_s
+    ]
+    assert np.array_equal(engine.arrays.progress.outcome.start_s, whole.start_s)
+    assert np.array_equal(engine.arrays.progress.outcome.end_s, whole.end_s)

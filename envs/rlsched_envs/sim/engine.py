@@ -325,14 +325,10 @@ class Engine:
         run = self.begun_by(rule)
         stop = self._stop(until_started)
         while True:
-            moved = int(run(self.arrays, rule.options, stop.next_look_row, loop.NO_CURVE))
+            moved = self._continue(run, rule, stop.next_look_row)
             if moved == FINISHED:
                 break
-            if moved == NEED_SLOTS:
-                self._grow()
-            elif moved == NEED_ROOM:
-                self._grow_log()
-            elif moved == REVIEW_DUE:
+            if moved == REVIEW_DUE:
                 self._review()
             elif stop.now():
                 break
@@ -350,16 +346,38 @@ class Engine:
         submit_s = self.arrays.truth.submit_s
         until_row = 1
         while until_row <= len(submit_s):
+            if self._continue(run, rule, until_row) == REVIEW_DUE:
+                self._review()
+            else:
+                yield until_row
+                until_row = int(np.searchsorted(submit_s, submit_s[until_row - 1] + every_s)) + 1
+
+    def looks_at(self, rule: CompiledRule, times_s: Sequence[float]) -> Iterator[float]:
+        """Run a compiled rule, and pause at each of the times, ascending, before the end of the trace.
+
+        The decisions of a time are made before the pause, which yields the time. The run must log attempts,
+        and its nodes must not sleep.
+        """
+        run = self.begun_by(rule)
+        for time_s in times_s:
+            self.arrays.progress.run.review_s = time_s
+            if self._continue(run, rule, len(self._rows) + 1) != REVIEW_DUE:
+                return
+            yield time_s
+
+    def _continue(self, run: Any, rule: CompiledRule, until_row: int) -> int:
+        """Continue a run (`begun_by`) until `until_row` jobs have arrived; add room for jobs as needed.
+
+        Return the result of `loop.run_rule`.
+        """
+        while True:
             moved = int(run(self.arrays, rule.options, until_row, loop.NO_CURVE))
             if moved == NEED_SLOTS:
                 self._grow()
             elif moved == NEED_ROOM:
                 self._grow_log()
-            elif moved == REVIEW_DUE:
-                self._review()
             else:
-                yield until_row
-                until_row = int(np.searchsorted(submit_s, submit_s[until_row - 1] + every_s)) + 1
+                return moved
 
     def _begin(
         self,
