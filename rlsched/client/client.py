@@ -126,8 +126,9 @@ class Client:
                 (`auto`), at each start (`truncate`), or never (`append`).
             preemptible: Whether the job can be preempted for another job. The node then sends SIGTERM, and
                 SIGKILL after `grace_s`. The job is started again later, unless it exits with code 0.
-            slack_s: Delay that the user accepts for cheaper electricity, seconds. A policy that follows the
-                price can start the job later, and pause it if it is preemptible.
+            slack_s: Delay that the user accepts, seconds. Other jobs may go first until half of it is used. A
+                policy that follows the price of electricity can also start the job later, and pause it if it
+                is preemptible.
             grace_s: Time between SIGTERM and SIGKILL, seconds, when the job reaches its time limit, or is
                 cancelled, preempted or requeued; at most the broker's `--max-grace-s`. None selects the
                 broker's `--grace-s`.

@@ -128,6 +128,7 @@ SCRATCH: Final = np.dtype(
         ("in_at", np.int64),
         ("look_s", np.float64),  # lower bound of `look_s` of all running jobs
         ("deferred", np.int64),  # number of DEFERRED jobs
+        ("rank_s", np.float64),  # time of the next change of a waiting job's place in the queue, by its slack
         ("defer_s", np.float64),  # time when the first DEFERRED job has used up the slack that it may use
         ("first_seq", np.int64, (1 + FALLS,)),  # `seq` of the job for which power is kept before later jobs
         # start: under the limit now, and under each announced limit
@@ -157,6 +158,11 @@ ORDER: Final = np.dtype(
         ("first_age_s", np.float64),
         ("tick_s", np.float64),
         ("threshold_gpu_s", np.float64),
+        ("early_ln_weight", np.float64),  # this and the fields below: weights of jobs with slack,
+        # `decide.settings.SlackSettings`
+        ("late_ln_weight", np.float64),
+        ("early_until", np.float64),
+        ("late_from", np.float64),
     ],
     align=True,
 )
@@ -296,7 +302,7 @@ JOB: Final = np.dtype(
         ("generation", np.int32),  # incremented with every change of the rate
         ("level", np.int32),  # priority: jobs of higher levels start first; 0: default
         ("head", np.int32),  # first place of the allocation, as gpu * MAX_TENANTS + k; -1: none
-        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity; 0: none. Must be
+        ("slack_s", np.float64),  # delay that the user accepts; 0: none. Must be
         # followed by exactly the two fields below (`rlsched.cluster.digest`)
         ("core_need_milli", np.int64),  # cores per GPU that the job can use, learnt from earlier attempts,
         # thousandths; 0: as its workload

@@ -85,13 +85,6 @@ def dequeue(s: StateArrays, slot: int) -> None:
 
 
 @kernel
-def reorder(s: StateArrays, slot: int, key: float) -> None:
-    """Set a new sort key of the waiting job in a slot, and move the job to its new position in the queues."""
-    dequeue(s, slot)
-    enqueue(s, slot, key)
-
-
-@kernel
 def note_moved(s: StateArrays, slot: int, gang: int) -> None:
     """Record that `slot`'s job was preempted for the waiting job in slot `gang`; -1: clear the record."""
     s.job.moved_for[slot], s.job.moved_attempt[slot] = -1, 0
@@ -657,7 +650,7 @@ def rebuild_index(s: StateArrays) -> None:
     """Derive the whole index from nodes, GPUs and jobs."""
     index = s.derived
     index.running_len[0], s.scratch[0].look_s = 0, -np.inf
-    s.scratch[0].deferred, s.scratch[0].defer_s = 0, -np.inf
+    s.scratch[0].deferred, s.scratch[0].defer_s, s.scratch[0].rank_s = 0, -np.inf, np.inf
     for p in range(index.part.shape[0]):
         part = index.part[p]
         part.open_gpus = part.open_nodes = part.free_gpus = part.node_size = part.queue_len = 0
@@ -686,6 +679,8 @@ def rebuild_index(s: StateArrays) -> None:
         live -= 1
         if s.job.status[slot] == WAITING:
             enqueue(s, slot, s.job.key[slot])
+            if s.job.slack_s[slot] > 0.0:
+                s.scratch[0].rank_s = -np.inf
         elif s.job.status[slot] == DEFERRED:
             s.scratch[0].deferred += 1
         elif s.job.status[slot] == RUNNING:

@@ -66,6 +66,9 @@ class Queue(Protocol):
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Move a waiting job to its new place in the queue after a change of its level or weight."""
 
+    def rank_by_slack(self, s: StateArrays, now_s: float) -> None:
+        """Move waiting jobs to their new places if they have used up a part of their slack."""
+
     def note_start(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Record that an attempt of a job has just begun."""
 

@@ -112,7 +112,7 @@ class ClusterState(ClusterShape):
                 workload.
             level: Priority of the job; jobs of a higher level start first.
             ln_weight: ln of the job's weight in the order of the queue.
-            slack_s: Delay that the user accepts for cheaper electricity, seconds.
+            slack_s: Delay that the user accepts, seconds.
 
         Raises:
             AllocationError: `num_gpus` is used and less than 1, or the submission time, the prediction or
@@ -189,11 +189,18 @@ class ClusterState(ClusterShape):
         """Set the user's time limit of a live job, seconds; nan: no limit."""
         self.arrays.job.limit_s[self.slot_of(seq)] = time_limit_s
 
-    def set_slack(self, seq: int, slack_s: float) -> None:
-        """Set the delay, seconds, that a live job's user accepts for cheaper electricity; 0: no delay."""
+    @property
+    def rank_due_s(self) -> float:
+        """Time at which a waiting job next changes its place in the queue by its slack; infinite: never."""
+        return float(columns(self.arrays.scratch)["rank_s"][0])
+
+    def set_slack(self, seq: int, slack_s: float, now_s: float) -> None:
+        """Set the delay, seconds, that a live job's user accepts; 0: no delay."""
         slot = self.slot_of(seq)
         self._undefer(slot)
         self.arrays.job.slack_s[slot] = slack_s
+        if self.arrays.job.status[slot] == WAITING:
+            self.ordering.rank(self.arrays, slot, now_s)
 
     def remove_waiting(self, seq: int) -> None:
         """Remove a waiting job, eligible or not.

@@ -48,7 +48,7 @@ from rlsched.cluster.power import (
 from rlsched.cluster.speed import at_clock_w, class_of
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
-from rlsched.decide.slack import slack_ends_s
+from rlsched.decide.order.slack import slack_ends_s
 from rlsched.energy.limits import FALLS
 from rlsched.models.clocks import MIN_CLOCK_FRAC, gpu_power_w
 

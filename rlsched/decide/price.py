@@ -20,8 +20,8 @@ from rlsched.decide.dials.counting import partition_of
 from rlsched.decide.limit import fits_limit, hold_limit, is_limited, next_to_stop, reserve_power
 from rlsched.decide.options import PriceOptions
 from rlsched.decide.order.queue import undefer
+from rlsched.decide.order.slack import MOST_SLACK_FRAC, deferred_until_s, slack_ends_s
 from rlsched.decide.remaining import remaining_s
-from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s, slack_ends_s
 from rlsched.decide.window import Window, cheapest_window, knows_prices_ahead, window_from
 from rlsched.energy.relative import AHEAD_H
 from rlsched.energy.series import HOUR_S

@@ -162,6 +162,24 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
     longer_than: Seconds = Seconds(0.0)
 
 
+class SlackSettings(_Part, frozen=True, kw_only=True):
+    """Jobs with slack (a delay that their users accept) change their place in the queue as they use it up.
+
+    A job of weight w is ordered as if its cost were divided by w (`decide.order.slack`).
+
+    Attributes:
+        early_weight: Weight of a job that has used less than the fraction `early_until` of its slack.
+        late_weight: Weight of a job that has used the fraction `late_from` of its slack or more.
+        early_until: Fraction of the slack, 0 to `late_from`. From then on, the weight is 1.
+        late_from: Fraction of the slack, `early_until` to 1.
+    """
+
+    early_weight: float = 0.05
+    late_weight: float = 4.0
+    early_until: float = 0.5
+    late_from: float = 0.8
+
+
 class ProfilerSettings(_Part, frozen=True, kw_only=True):
     """Cost of a profiler: a job that runs longer than `run` first runs for `run`, and this work is lost.
 
@@ -197,6 +215,7 @@ class Settings(_Part, frozen=True, kw_only=True):
             use.
         types: Choice of the GPU type of a job.
         price: Decisions follow the price of electricity.
+        slack: Jobs with slack wait longer at first, and less once most of it is used.
         profile: Cost of a profiler.
         checkpoint: `sb3`: the path of a model of Stable-Baselines3, or the zip itself as
             `data:application/zip;base64,...`.
@@ -220,6 +239,7 @@ class Settings(_Part, frozen=True, kw_only=True):
     cores: bool = False
     types: Types | None = None
     price: PriceSettings | None = None
+    slack: SlackSettings | None = None
     profile: ProfilerSettings | None = None
     checkpoint: str = ""
     plain_without_models: bool = False
@@ -252,6 +272,8 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "price.power": (0.0, 4.0, "an exponent from 0 to 4"),
     **{f"price.{name}": (0.0, 100.0, "a slope from 0 to 100") for name in ("defer", "pause")},
     "price.percentile": (0.0, 1.0, "a share from 0 to 1, such as 0.3"),
+    **{f"slack.{name}": (1e-6, 1e6, "a weight from 1e-6 to 1e6") for name in ("early_weight", "late_weight")},
+    **{f"slack.{name}": (0.0, 1.0, "a share from 0 to 1") for name in ("early_until", "late_from")},
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
 }
 
@@ -288,6 +310,12 @@ def check(settings: Settings, where: str) -> None:
     price = settings.price
     if price is not None and price.pause > 0.0 and settings.preempt is None:
         raise InputError(f"{where}: price.pause works only with preempt: set preempt, or leave pause out")
+    slack = settings.slack
+    if slack is not None and slack.early_until > slack.late_from:
+        raise InputError(
+            f"{where}: slack.late_from: expected {slack.early_until:g} (slack.early_until) or more, got "
+            f"{slack.late_from:g}"
+        )
     by_index = settings.preempt is not None and settings.preempt.by != "quota"
     preempt = settings.preempt
     if preempt is not None and preempt.by == "service" and math.isinf(preempt.threshold_gpu_s):

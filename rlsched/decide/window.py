@@ -12,7 +12,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.compile.jit import kernel
-from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s
+from rlsched.decide.order.slack import MOST_SLACK_FRAC, deferred_until_s
 from rlsched.energy.relative import AHEAD_H
 from rlsched.energy.series import HOUR_S
 

@@ -239,7 +239,7 @@ def flags(trace: Trace, name: str) -> NDArray[np.int8]:
 
 
 def slack_s(trace: Trace) -> Floats:
-    """Return the (J,) slack: the longest delay that a job's user accepts for cheaper electricity, seconds."""
+    """Return the (J,) slack: the longest delay that a job's user accepts, seconds."""
     return np.nan_to_num(np.asarray(trace.extra.get("slack_s", np.zeros(len(trace))), np.float64))
 
 

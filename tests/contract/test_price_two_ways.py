@@ -15,9 +15,9 @@ from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
+from rlsched.decide.order.slack import MOST_SLACK_FRAC
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
-from rlsched.decide.slack import MOST_SLACK_FRAC
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.energy.synth import synthesize as synthesize_price
 from rlsched.workload.synth import synthesize
@@ -145,6 +145,39 @@ def test_bill_falls_and_no_job_exceeds_its_slack(name: str, tmp_path: Path) -> N
     pauses = [(table.log.reason == PREEMPTED).sum() for table in (priced, blind) if table.log is not None]
     assert (pauses[0] > pauses[1] + 20) == (name != "window")
     assert bill(priced) < (0.99 if name == "window" else 0.95) * bill(blind)
+
+
+ORDERED = {
+    "tuned": (Policy("tuned"), True),
+    "heaps": (Policy("qssf-backfill", slack={}), False),
+    "blocks": (Policy("fifo", slack={}), False),
+    "reservations": (Policy("easy", slack={}), False),
+    "quota": (Policy("tiresias", slack={}), False),
+}
+"""Policies whose order depends on slack, and whether they run with models."""
+
+
+@pytest.mark.parametrize("name", quick(ORDERED, lambda name: name in ("tuned", "heaps")))
+def test_order_by_slack_compiled_equals_one_decision_at_a_time(name: str, tmp_path: Path) -> None:
+    policy, modelled = ORDERED[name]
+    models = Models() if modelled else None
+    compiled = run(policy, None, tmp_path, models=models, load=0.9)
+    assert same(compiled, run(policy, None, tmp_path, models=models, load=0.9, stepped=True))
+    assert not same(compiled, run(policy.with_settings(slack=None), None, tmp_path, models=models, load=0.9))
+
+
+def test_jobs_without_slack_wait_less(tmp_path: Path) -> None:
+    """Under `tuned`; the delay beyond slack falls too, over all jobs."""
+    one, plain = (
+        run(policy, None, tmp_path, models=Models(), load=0.9)
+        for policy in (Policy("tuned"), Policy("tuned").with_settings(slack=None))
+    )
+    slack_s = one.trace.extra["slack_s"]
+    delays_s = [table.end_s - table.trace.submit_s - table.trace.duration_s for table in (one, plain)]
+    urgent = [delay_s[slack_s == 0.0].mean() for delay_s in delays_s]
+    beyond = [np.maximum(delay_s - slack_s, 0.0).mean() for delay_s in delays_s]
+    assert urgent[0] < 0.95 * urgent[1]
+    assert beyond[0] < 0.95 * beyond[1]
 
 
 def test_only_jobs_with_gpus_pause(tmp_path: Path) -> None:

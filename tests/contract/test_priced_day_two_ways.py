@@ -90,10 +90,11 @@ POLICIES = {
     "price-window": Policy("price-window", preempt=ONLY_PAUSES),
     "price-percentile": Policy("price-percentile", preempt=ONLY_PAUSES),
     "dials": with_dials(),
+    "order by slack": Policy("gittins", preempt=ONLY_PAUSES, slack={}),
 }
 
 
-QUICK = ("deferrals and pauses",)
+QUICK = ("deferrals and pauses", "order by slack")
 """Policies that `make test` runs."""
 
 
@@ -288,9 +289,10 @@ def test_broker_and_simulator_start_and_pause_the_same_jobs_at_the_same_times(
     ]
     paused = sum(isinstance(action, Preempt) for _, action in decided)
     assert len(decided) == JOBS + 2 * paused
-    assert (paused > 5) == (name not in ("dials", "window", "price-window"))
+    assert (paused > 5) == (name not in ("dials", "window", "price-window", "order by slack"))
     assert simulated(policy, events, tmp_path) == decided
-    assert simulated(policy.with_settings(price=None, dials=""), events, tmp_path) != decided
+    plain = policy.with_settings(price=None, dials="", slack=None)
+    assert simulated(plain, events, tmp_path) != decided
 
 
 def test_broker_and_simulator_follow_an_announced_power_limit_alike(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Compiled sums of a run's costs so far: the terms of an objective (`rlsched.objective`).
 
-The slack of a job is the delay that its user accepts for cheaper electricity.
+The slack of a job is the delay that its user accepts.
 """
 
 from __future__ import annotations

@@ -492,7 +492,8 @@ class Engine:
                 self._compiled(events.note_need)(self.arrays)
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
             timer_s = math.inf if self._is_stuck() else float(asked_for_s.min(initial=math.inf))
-            self.arrays.progress.run.timer_s = min(timer_s, until_s, scheduler.review_s(self.state))
+            review_s = min(scheduler.review_s(self.state), self.state.rank_due_s)
+            self.arrays.progress.run.timer_s = min(timer_s, until_s, review_s)
             if stop.now():
                 break
         return self._table(sum(sources.values()), np.array(took_us), dict(sources))

@@ -16,6 +16,7 @@ from rlsched.compile.reference import by_reference
 from rlsched.decide.constants import DIALLED, PRICED, after, begin, next_look_s, next_move
 from rlsched.decide.dials.turning import any_due, turn_due
 from rlsched.decide.options import RuleOptions
+from rlsched.decide.order.queue import rank_by_slack
 from rlsched.decide.price import defer_jobs, next_to_pause, review_s
 from rlsched.decide.rules.steps import Steps
 from rlsched.objective import NUM_TERMS
@@ -68,6 +69,7 @@ def decide(sim: SimArrays, o: Any) -> None:
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part
+    rank_by_slack(s, now_s)
     if DIALLED:
         turn_due(s, now_s)
     if PRICED:
@@ -107,6 +109,7 @@ def decide(sim: SimArrays, o: Any) -> None:
         run.timer_s = min(run.timer_s, review_s(s, o.start.price))
         if PHYSICS:
             hold_clocks(sim)
+    run.timer_s = min(run.timer_s, s.scratch[0].rank_s)
 
 
 @kernel

@@ -20,7 +20,6 @@ from rlsched.decide.constants import MODELLED, PRICED
 from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
-from rlsched.decide.order.keys import order_key
 from rlsched.decide.plans.plan import node_to_place
 from rlsched.workload.dependencies import STARTED
 from rlsched_envs.sim import lessons, physics
@@ -383,7 +382,7 @@ def note_preemption(sim: SimArrays, slot: int) -> None:
         run.allocated_milli -= s.job.gpus[slot] * s.job.share_milli[slot]
     note_left(sim, slot)
     _charge_restart(sim, slot)
-    ledger.reorder(s, slot, order_key(s, slot, run.now_s))
+    queue.rank(s, slot, run.now_s)
 
 
 @kernel

@@ -20,7 +20,7 @@ TRUTH: Final = np.dtype(
         ("predicted_s", np.float64),
         ("spread", np.float64),
         ("limit_s", np.float64),
-        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity, s
+        ("slack_s", np.float64),  # delay that the user accepts, s
         ("weight", np.float64),  # weight of the job's time in a cost; -1: no class, weight 1
         ("end_order", np.int32),  # jobs that end at the same time end in ascending `end_order`, then by row
         ("gpus", np.int32),

@@ -216,7 +216,7 @@ class Machine:
         if self.state.arrays.wants_tasks():
             return self.now_s
         due_s = min(self.state.asked_for_s.values(), default=math.inf)
-        due_s = min(due_s, self.scheduler.review_s(self.state.cluster))
+        due_s = min(due_s, self.scheduler.review_s(self.state.cluster), self.state.cluster.rank_due_s)
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # whole milliseconds
 
     def later_epoch(self) -> int:

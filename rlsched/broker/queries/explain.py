@@ -30,6 +30,7 @@ from rlsched.broker.queries.waiting import (
     rooms,
     short_of_memory,
     sleeping_for,
+    utc_minute,
     whole_nodes,
 )
 from rlsched.broker.state.bills import NO_BILL, JobBill
@@ -41,6 +42,7 @@ from rlsched.broker.state.priorities import LEVELS
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
+from rlsched.decide.order.slack import next_slack_change_s, slack_ln_weight
 from rlsched.decide.plans.plan_text import in_words, outcome, span
 from rlsched.decide.record import DecisionRecord, PlanSeen
 from rlsched.decide.recording import plans_of
@@ -163,7 +165,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
     revised_s = float(state.cluster.arrays.job.predicted_s[state.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
         tail.append(f"revised since, from similar jobs: predicted to run {span(revised_s)}")
-    tail += _preference(state, job) + _rank(state, job)
+    tail += _preference(state, job) + _rank(state, job, now_s)
     barred = ineligible(state, job)
     if barred:
         more = ["it is in no queue until then"]
@@ -204,8 +206,8 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
     return lines + tail
 
 
-def _rank(state: BrokerState, job: Job) -> list[str]:
-    """Describe how priority and fair share affect a job's place in the queue; empty if they do not."""
+def _rank(state: BrokerState, job: Job, now_s: float) -> list[str]:
+    """Describe how priority, fair share and slack affect a job's place in the queue; empty if they do not."""
     lines, level, was = [], state.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
     if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
@@ -218,7 +220,20 @@ def _rank(state: BrokerState, job: Job) -> list[str]:
     if ln_weight != 0.0:
         owner, factor = job.spec.user or "its user", math.exp(ln_weight)
         lines.append(f"fair share: by the usage of {owner}, its jobs count {factor:.2g} of others'")
-    return lines
+    return lines + _rank_by_slack(state, job, now_s)
+
+
+def _rank_by_slack(state: BrokerState, job: Job, now_s: float) -> list[str]:
+    """Describe how the job's slack affects its place in the queue; empty if it does not."""
+    s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
+    factor = math.exp(slack_ln_weight(s, slot, now_s))
+    if factor == 1.0:
+        return []
+    weight = f"slack: counts {factor:.2g} times a job without slack"
+    change_s = float(next_slack_change_s(s, slot, now_s))
+    if change_s < math.inf:
+        return [f"{weight} until {utc_minute(change_s)}"]
+    return [f"{weight}, because it has used most of its slack"]
 
 
 def _absent(state: BrokerState, now_s: float) -> list[str]:

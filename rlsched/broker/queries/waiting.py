@@ -18,8 +18,8 @@ from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand, nodes_of_gang
 from rlsched.decide.compiled import for_state
 from rlsched.decide.limit import level_too_low, power_left_w, start_w
+from rlsched.decide.order.slack import MOST_SLACK_FRAC, deferred_until_s
 from rlsched.decide.price import planned_start
-from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s
 from rlsched.energy.relative import OUTLOOK
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
 
@@ -223,7 +223,7 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
         limit_kw, when = float(s.config[0].limit_w) / 1e3, ""
         if level > 0:
             limit_kw = float(s.config[0].fall_w[level - 1]) / 1e3
-            when = f" from {_minute(s.config[0].fall_s[level - 1])} on, before its predicted end,"
+            when = f" from {utc_minute(s.config[0].fall_s[level - 1])} on, before its predicted end,"
         return [
             f"Power: the job needs at least {needs_kw:.2f} kW, and the power limit of {limit_kw:g} kW{when} "
             f"leaves {left_kw:.2f} kW for it"
@@ -235,15 +235,15 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
         planned = planned_start(s, slot, state.price_options, state.now_s)
         if planned.start_s > state.now_s:
             saved = f", {100 * planned.saved_frac:.0f} % cheaper" if planned.saved_frac > 0.0 else ""
-            return [
-                f"{line}; waits for {_minute(planned.start_s)}{saved}, or until {_minute(latest_s)} at most"
-            ]
+            start = utc_minute(planned.start_s)
+            return [f"{line}; waits for {start}{saved}, or until {utc_minute(latest_s)} at most"]
     if lowest < 0.0:
         line += f", and {-100 * math.expm1(lowest):.0f} % less within 24 h"
-    return [f"{line}; waits until {_minute(latest_s)} at most"]
+    return [f"{line}; waits until {utc_minute(latest_s)} at most"]
 
 
-def _minute(at_s: float) -> str:
+def utc_minute(at_s: float) -> str:
+    """Return a time, Unix seconds, as text to the minute, in UTC."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 

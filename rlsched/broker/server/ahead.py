@@ -18,10 +18,10 @@ from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.compile.ahead import Piece
 from rlsched.compile.kernel_cache import is_kept
-from rlsched.decide import price, recording, rule_scheduler, slack
+from rlsched.decide import price, recording, rule_scheduler
 from rlsched.decide.compiled import for_needs
 from rlsched.decide.options import RuleOptions
-from rlsched.decide.order import keys, queue
+from rlsched.decide.order import queue, slack
 from rlsched.decide.own import is_own
 from rlsched.decide.plans import plan
 from rlsched.decide.policies.policy import Policy
@@ -106,6 +106,10 @@ def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
     yield queue.arrive, (s, slot, now_s)
     yield queue.make_eligible, (s, slots, now_s)
     yield queue.requeue, (s, slot, now_s)
+    yield queue.rank, (s, slot, now_s)
+    yield queue.rank_by_slack, (s, now_s)
+    yield slack.slack_ln_weight, (s, slot, now_s)
+    yield slack.next_slack_change_s, (s, slot, now_s)
     if scheduler.abilities.preempts:
         yield kernels.note_moved, (s, slot, 0)
     if scheduler.order.revised:
@@ -118,8 +122,6 @@ def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
     yield kernels.describe_job, (s, slot, 0, 0)
     yield kernels.rank_job, (s, slot, 0, 0.0)
     yield kernels.share_job, (s, slot, False, 0)
-    yield kernels.reorder, (s, slot, 0.0)
-    yield keys.order_key, (s, slot, now_s)
     yield kernels.make_ineligible, (s, slots)
     yield kernels.dequeue, (s, slot)
     yield kernels.enqueue, (s, slot, 0.0)

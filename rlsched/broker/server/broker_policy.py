@@ -19,13 +19,13 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.guard import Guarded
 from rlsched.decide.limit import drawn_w, level_too_low, power_left_w, start_w
 from rlsched.decide.loop import decide_all
-from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.order.queue import OrderedQueue, rank_by_slack
+from rlsched.decide.order.slack import deferred_until_s, next_slack_change_s, slack_ln_weight
 from rlsched.decide.own import is_own
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.price import planned_start
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
-from rlsched.decide.slack import deferred_until_s
 from rlsched.decide.start import policy_start
 from rlsched.energy.relative import AHEAD_H
 from rlsched.errors import InputError
@@ -148,6 +148,9 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power:
     state.make_ineligible(sorted(seqs)[:1])  # kernels for quotas
     state.make_eligible(sorted(seqs)[:1], 0.0)
     state.rank_job(min(seqs), 0, 0.0, 0.0)  # kernels for priorities and changes of jobs
+    rank_by_slack(state.arrays, 0.0)
+    slack_ln_weight(state.arrays, 0, 0.0)
+    next_slack_change_s(state.arrays, 0, 0.0)
     state.share_job(min(seqs), shares=True, gpu_need_mib=-1)
     if shares:  # kernels for observed speeds of jobs that share GPUs
         policy_start(state)

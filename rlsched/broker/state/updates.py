@@ -87,7 +87,7 @@ def change_ledger(
     if entry.time_limit_s is not None:
         state.limit_job(seq, math.nan if entry.time_limit_s == math.inf else entry.time_limit_s)
     if entry.slack_s is not None:
-        state.set_slack(seq, entry.slack_s)
+        state.set_slack(seq, entry.slack_s, now_s)
     if entry.gpu_types is not None or entry.preferred_types is not None:
         state.ask_for_types(seq, entry.gpu_types, preferred_types=entry.preferred_types)
     if entry.share is not None and spec is not None:

@@ -68,6 +68,13 @@ def sentences(policy: Policy) -> Iterator[str]:
         only = "Among jobs that declare themselves preemptible, " if settings.preempt.declared else ""
         text = only + _GIVES_WAY[settings.preempt.by]
         yield f"{text[0].upper()}{text[1:]}."
+    if settings.slack is not None:
+        slack = settings.slack
+        yield (
+            f"A job with slack counts {slack.early_weight:g} times a job without slack until it has used "
+            f"{slack.early_until:.0%} of its slack, and {slack.late_weight:g} times once it has used "
+            f"{slack.late_from:.0%}."
+        )
     if settings.share is not None:
         yield f"Up to {settings.share.max_jobs} jobs share a GPU, if the speed models favour it."
     if settings.clock is not None:

@@ -11,6 +11,8 @@ import msgspec
 from rlsched.cluster.arrays import NO_COSTS, ORDER, OrderArrays, Records, StateArrays, records
 from rlsched.compile.jit import kernel
 from rlsched.decide.order.gittins import Gittins, job_index
+from rlsched.decide.order.slack import slack_ln_weight
+from rlsched.decide.settings import SlackSettings
 from rlsched.errors import InputError
 
 OrderKind = Literal["submit", "area", "remaining", "index"]
@@ -51,6 +53,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
             (`decide.order.bursts`).
         until_declared: Whether the order applies only until the first preemptible job is submitted. From then
             on the queue is in index order, and jobs may be preempted.
+        slack: Weights of jobs with slack; None: their slack does not count.
     """
 
     by: OrderKind = "submit"
@@ -58,6 +61,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     index: Gittins = Gittins()
     revised: bool = False
     until_declared: bool = False
+    slack: SlackSettings | None = None
 
     @classmethod
     def parse(cls, text: str) -> Order:
@@ -98,6 +102,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def in_words(self) -> str:
         """The order as text for a message."""
+        if self.slack is not None:
+            return f"{msgspec.structs.replace(self, slack=None).in_words}, weighted by slack"
         if self.until_declared:
             now = msgspec.structs.replace(self, until_declared=False).in_words
             return f"{now}, and Gittins index once a job may be preempted"
@@ -139,6 +145,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
             "threshold_gpu_s",
         ):
             code[name] = getattr(index, name)
+        slack = self.slack or SlackSettings(early_weight=1.0, late_weight=1.0)
+        code["early_ln_weight"] = math.log(slack.early_weight)
+        code["late_ln_weight"] = math.log(slack.late_weight)
+        code["early_until"], code["late_from"] = slack.early_until, slack.late_from
         code["index_gpus_power"] = index.gpus_power
 
 
@@ -149,7 +159,7 @@ def order_key(s: StateArrays, slot: int, now_s: float) -> float:
     A job of weight w is ordered as if its cost were divided by w (the c mu rule). In the order of submission,
     such a job is ordered as if it had arrived log2(1 / w) x `HALF_WEIGHT_S` seconds later.
     """
-    by, level, ln_weight = s.order.code[0].by, s.job.level[slot], s.job.ln_weight[slot]
+    by, level, ln_weight = s.order.code[0].by, s.job.level[slot], _ln_weight(s, slot, now_s)
     if by == INDEX:
         return index_key(s, slot, now_s)
     key = _key_alone(s, slot, now_s)
@@ -165,7 +175,13 @@ def order_key(s: StateArrays, slot: int, now_s: float) -> float:
 @kernel
 def index_key(s: StateArrays, slot: int, now_s: float) -> float:
     """Return a live job's Gittins index, adjusted for level and weight; it changes while the job runs."""
-    return job_index(s, slot, now_s) - s.job.ln_weight[slot] - s.job.level[slot] * LEVEL_LN
+    return job_index(s, slot, now_s) - _ln_weight(s, slot, now_s) - s.job.level[slot] * LEVEL_LN
+
+
+@kernel
+def _ln_weight(s: StateArrays, slot: int, now_s: float) -> float:
+    """Return ln(weight) of a live job: of its user's fair share, and because of its slack."""
+    return s.job.ln_weight[slot] + slack_ln_weight(s, slot, now_s)
 
 
 @kernel

@@ -22,6 +22,7 @@ from rlsched.decide.order.bursts import (
     shifted_s,
 )
 from rlsched.decide.order.keys import Order, order_key
+from rlsched.decide.order.slack import next_slack_change_s
 
 
 @kernel
@@ -31,7 +32,7 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
     if revises:
         s.job.first_predicted_s[slot] = s.job.predicted_s[slot]
         join_burst(s, slot, now_s)
-    ledger.enqueue(s, slot, order_key(s, slot, now_s))
+    _enqueue(s, slot, now_s)
     if revises:
         _hear_ages(s, now_s)
     if s.dials.controller[0] != NO_CONTROLLER:
@@ -48,7 +49,7 @@ def _let_preempt(s: StateArrays, now_s: float) -> None:
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         slot = s.derived.slot.stack[at]
         if s.job.status[slot] == WAITING:
-            ledger.reorder(s, slot, order_key(s, slot, now_s))
+            rank(s, slot, now_s)
 
 
 @kernel
@@ -63,7 +64,46 @@ def _enter_again(s: StateArrays, slot: int, now_s: float) -> None:
     """Queue a waiting job that is in no queue; revise its prediction first if the order revises them."""
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
+    _enqueue(s, slot, now_s)
+
+
+@kernel
+def _enqueue(s: StateArrays, slot: int, now_s: float) -> None:
+    """Add a waiting job to the queue, and note when its place changes because of its slack."""
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
+    _note_next_rank(s, slot, now_s)
+
+
+@kernel
+def _note_next_rank(s: StateArrays, slot: int, now_s: float) -> None:
+    """Set `scratch.rank_s` to the time at which a waiting job's place changes, if this is earlier."""
+    s.scratch[0].rank_s = min(s.scratch[0].rank_s, next_slack_change_s(s, slot, now_s))
+
+
+@kernel
+def rank(s: StateArrays, slot: int, now_s: float) -> None:
+    """Move a waiting job to its new place in the queue."""
+    ledger.dequeue(s, slot)
+    _enqueue(s, slot, now_s)
+
+
+@kernel
+def rank_by_slack(s: StateArrays, now_s: float) -> None:
+    """Move waiting jobs to their new places in the queue if they have used up a part of their slack.
+
+    Call this before the decisions of each instant. `scratch.rank_s` is then the time of the next such move.
+    """
+    if s.scratch[0].rank_s > now_s:
+        return
+    s.scratch[0].rank_s = np.inf
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
+        slot = s.derived.slot.stack[at]
+        if s.job.status[slot] != WAITING or s.job.slack_s[slot] <= 0.0:
+            continue
+        if order_key(s, slot, now_s) != s.derived.slot.key[slot]:
+            rank(s, slot, now_s)
+        else:
+            _note_next_rank(s, slot, now_s)
 
 
 @kernel
@@ -140,7 +180,7 @@ def _revise(s: StateArrays, one: int, now_s: float) -> None:
             predicted_s = shifted_s(s, slot, shift)
             if predicted_s != s.job.predicted_s[slot]:
                 s.job.predicted_s[slot] = predicted_s
-                ledger.reorder(s, slot, order_key(s, slot, now_s))
+                rank(s, slot, now_s)
 
 
 class OrderedQueue:
@@ -161,7 +201,12 @@ class OrderedQueue:
 
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Move a waiting job to its new place in the queue after a change of its level or weight."""
-        ledger.reorder(s, slot, order_key(s, slot, now_s))
+        rank(s, slot, now_s)
+
+    def rank_by_slack(self, s: StateArrays, now_s: float) -> None:
+        """Move waiting jobs to their new places if they have used up a part of their slack."""
+        if s.scratch[0].rank_s <= now_s:
+            rank_by_slack(s, now_s)
 
     def note_start(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Record that an attempt of a job has just begun."""

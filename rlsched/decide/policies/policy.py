@@ -318,7 +318,7 @@ def _find_files(table: dict[str, Any], directory: Path) -> None:
 
 def plain_rule(settings: Settings) -> Policy:
     """Return a fallback policy: a rule that starts jobs that fit, in the queue order of these settings."""
-    made = Policy(order=settings.order, predictions=settings.predictions)
+    made = Policy(order=settings.order, predictions=settings.predictions, slack=settings.slack)
     return made.named(f"{settings.order or 'submit'}-backfill")
 
 

@@ -34,6 +34,7 @@ _TUNED: Final[dict[str, Any]] = {
     "clock": {"rule": "weighed"},
     "cores": True,
     "types": {"price": 0.3, "later": 2.0},
+    "slack": {},
     "plain_without_models": True,
 }
 _PRICED: Final[dict[str, Any]] = {

@@ -71,6 +71,7 @@ def order_of(settings: Settings) -> Order:
         index=_index(preempt) if preempt is not None and indexed else order.index,
         revised=revised,
         until_declared=declared,
+        slack=settings.slack,
     )
 
 

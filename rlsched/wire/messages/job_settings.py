@@ -388,10 +388,10 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--slack TIME",
-                "Delay that you accept for cheaper electricity, such as 6h or 30m. A policy that follows the "
-                "price may start the job later and, with --preemptible, pause it.  [default: none]",
-                "New delay that you accept for cheaper electricity, counted from the submission, such as 6h "
-                "or 30m; 0: no delay.",
+                "Delay that you accept, such as 6h or 30m. Other jobs may go first until half of it is used. "
+                "A policy that follows the price of electricity may also start the job later and, with "
+                "--preemptible, pause it.  [default: none]",
+                "New delay that you accept, counted from the submission, such as 6h or 30m; 0: no delay.",
             ),
             Option(
                 "--start-by WHEN",
@@ -409,7 +409,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             changes="running",
         ),
     ] = 0.0
-    """Delay that the user accepts for cheaper electricity, seconds."""
+    """Delay that the user accepts, seconds."""
     speed_energy: Annotated[
         float | None,
         Setting(
@@ -526,4 +526,4 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True):
     """New preferred GPU types; empty: no preference."""
     grace_s: float | None = None
     slack_s: float | None = None
-    """New delay that the user accepts for cheaper electricity, counted from submission."""
+    """New delay that the user accepts, counted from submission."""
