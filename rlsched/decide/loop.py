@@ -41,7 +41,8 @@ def decide_all(
     waits = state.arrays.order.may_change and not columns(state.arrays.config)["preempts"][0]
     always = (can.preempts and not waits) or shares
     again = True
-    state.ordering.rank_by_slack(state.arrays, now_s)
+    if state.rank_due_s <= now_s:
+        state.ordering.rank_by_slack(state.arrays, now_s)
     scheduler.begin_instant(state, now_s)
     _keep_limit(state, scheduler, now_s)
     while again:

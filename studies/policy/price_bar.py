@@ -85,9 +85,11 @@ REAL_TIME: Final = Market(
 """Real-time prices: 2023 for training, 2024 for the comparison."""
 CARBON: Final = Market(others=("gb", "ca-on"), column="carbon_g_kwh", known_ahead_s=0.0)
 STATIC: Final = "best constant dials"
-POLICIES: Final = ("tuned", "priced", "ppo")
-PLAIN: Final = "tuned without slack"
-"""Name of `tuned` without the setting `slack`."""
+POLICIES: Final = {
+    "tuned without slack": Policy("tuned").with_settings(slack=None),
+    **{name: Policy(name) for name in ("tuned", "priced", "ppo")},
+}
+"""The policies of the tables, by their names there."""
 
 
 def source(
@@ -174,8 +176,7 @@ def _urgent(mine: Costs, other: Costs, groups: Sequence[str]) -> Interval | str:
 
 def compared_policies(names: Sequence[str], seeds: Path | None) -> dict[str, Policy]:
     """Return the policies by name; with `seeds`, also `priced` with the network of each seed."""
-    plain = Policy("tuned").with_settings(slack=None)
-    found = {name: plain if name == PLAIN else Policy.of(name) for name in names}
+    found = {name: POLICIES.get(name) or Policy.of(name) for name in names}
     for path in sorted(seeds.glob("seed-*.json")) if seeds else ():
         found[f"ppo, {path.stem}"] = Policy("priced").with_settings(dials=str(path))
     return found
@@ -187,7 +188,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add_traces(parser)
     energy = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "energy"
     parser.add_argument("--energy", type=Path, default=energy, help="folder of the prices")
-    parser.add_argument("--policy", action="append", help=f"default: {', '.join((PLAIN, *POLICIES))}")
+    parser.add_argument("--policy", action="append", help=f"default: {', '.join(POLICIES)}")
     parser.add_argument("--seeds", type=Path, help="folder with the networks of `make checkpoint`")
     parser.add_argument("--windows", type=int, default=240, help="windows per set")
     parser.add_argument("--workers", type=int, help="processes; default: one per core")
@@ -204,7 +205,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with Judge(windows, workers=given.workers) as judge:
             share = np.array([one.slack_frac for one in judge.settings])
             (base,) = judge.run([static])
-            for name, policy in compared_policies(given.policy or (PLAIN, *POLICIES), given.seeds).items():
+            for name, policy in compared_policies(given.policy or tuple(POLICIES), given.seeds).items():
                 strategy = Strategy.of_setting(policy.settings.dials) if policy.settings.dials else None
                 layers = strategy.matrices if strategy else ALL_ZERO
                 (mine,) = judge.run([layers], policy=policy.with_settings(dials=""))

@@ -205,8 +205,7 @@ class OrderedQueue:
 
     def rank_by_slack(self, s: StateArrays, now_s: float) -> None:
         """Move waiting jobs to their new places if they have used up a part of their slack."""
-        if s.scratch[0].rank_s <= now_s:
-            rank_by_slack(s, now_s)
+        rank_by_slack(s, now_s)
 
     def note_start(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Record that an attempt of a job has just begun."""
