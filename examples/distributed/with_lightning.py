@@ -56,6 +56,7 @@ def main() -> None:
     trainer.fit(line, data)
     if trainer.is_global_zero:
         print(f"{trainer.world_size} processes, loss {line.losses[0]:.4f} to {line.losses[-1]:.4f}")
+    torch.distributed.destroy_process_group()  # at exit, Lightning does this only for GPUs
 
 
 if __name__ == "__main__":
