@@ -129,6 +129,7 @@ SCRATCH: Final = np.dtype(
         ("look_s", np.float64),  # lower bound of `look_s` of all running jobs
         ("deferred", np.int64),  # number of DEFERRED jobs
         ("rank_s", np.float64),  # time of the next change of a waiting job's place in the queue, by its slack
+        ("summed_s", np.float64),  # time of the latest `decide.clearing.sum_work`
         ("defer_s", np.float64),  # time when the first DEFERRED job has used up the slack that it may use
         ("first_seq", np.int64, (1 + FALLS,)),  # `seq` of the job for which power is kept before later jobs
         # start: under the limit now, and under each announced limit
@@ -357,6 +358,7 @@ PARTITION: Final = np.dtype(
     [
         ("changes", np.int64),  # incremented with every change of a node
         ("arrivals", np.int64),  # incremented with every job that is queued
+        ("work_gpu_ms", np.int64),  # `decide.clearing.sum_work`, with `price.spare`; else 0
         ("seen_changes", np.int64),  # values of `changes` and `arrivals` when a rule last found no move
         ("seen_arrivals", np.int64),
         ("open_gpus", np.int32),  # GPUs on nodes that are up

@@ -651,10 +651,11 @@ def rebuild_index(s: StateArrays) -> None:
     index = s.derived
     index.running_len[0], s.scratch[0].look_s = 0, -np.inf
     s.scratch[0].deferred, s.scratch[0].defer_s, s.scratch[0].rank_s = 0, -np.inf, np.inf
+    s.scratch[0].summed_s = -np.inf
     for p in range(index.part.shape[0]):
         part = index.part[p]
         part.open_gpus = part.open_nodes = part.free_gpus = part.node_size = part.queue_len = 0
-        part.changes = part.arrivals = 0
+        part.changes = part.arrivals = part.work_gpu_ms = 0
         part.seen_changes = part.seen_arrivals = -1
         for size in range(index.holes.shape[1]):
             index.holes[p, size] = index.whole[p, size] = 0

@@ -80,6 +80,8 @@ class PriceOptions(NamedTuple):
         percentile: While the price is above this quantile of the past 7 days, jobs that have used less than
             0.8 of their slack do not start, and are preempted if they run.
         longer_than_s: Predicted run time, seconds, up to which a waiting job starts at any price.
+        spare: A job waits only while the rest of its slack is longer than `spare` x the clearing time
+            (`decide.clearing`).
     """
 
     power: float
@@ -88,6 +90,7 @@ class PriceOptions(NamedTuple):
     window: bool
     percentile: float
     longer_than_s: float
+    spare: float
 
     @property
     def asked(self) -> PricesAsked:
@@ -95,7 +98,7 @@ class PriceOptions(NamedTuple):
         return PricesAsked(ahead=self.window, rank=self.percentile > 0.0)
 
 
-NO_PRICE: Final = PriceOptions(0.0, 0.0, 0.0, False, 0.0, 0.0)
+NO_PRICE: Final = PriceOptions(0.0, 0.0, 0.0, False, 0.0, 0.0, 0.0)
 
 
 class StartOptions(NamedTuple):

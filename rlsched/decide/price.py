@@ -15,12 +15,13 @@ from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import DEFERRED, MAX_TENANTS, NODE_UP, WAITING, StateArrays
 from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.compile.jit import kernel
+from rlsched.decide.clearing import latest_wait_s, sum_work
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.dials.counting import partition_of
 from rlsched.decide.limit import fits_limit, hold_limit, is_limited, next_to_stop, reserve_power
 from rlsched.decide.options import PriceOptions
 from rlsched.decide.order.queue import undefer
-from rlsched.decide.order.slack import MOST_SLACK_FRAC, deferred_until_s, slack_ends_s
+from rlsched.decide.order.slack import MOST_SLACK_FRAC, slack_ends_s
 from rlsched.decide.remaining import remaining_s
 from rlsched.decide.window import Window, cheapest_window, knows_prices_ahead, window_from
 from rlsched.energy.relative import AHEAD_H
@@ -92,9 +93,9 @@ def _price_until_s(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> 
     if s.job.predicted_s[slot] <= o.longer_than_s and s.job.attained_gpu_s[slot] <= 0.0:
         return now_s
     frac = slack_frac(s, _defer_slope(s, slot, o), o.percentile)
-    until_s = deferred_until_s(s, slot, frac, now_s) if frac > 0.0 else now_s
+    until_s = latest_wait_s(s, slot, frac, o.spare, now_s) if frac > 0.0 else now_s
     if o.window and knows_prices_ahead(s):
-        until_s = max(until_s, cheapest_window(s, slot, now_s).start_s)
+        until_s = max(until_s, cheapest_window(s, slot, o.spare, now_s).start_s)
     return until_s
 
 
@@ -109,14 +110,15 @@ def planned_start(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> W
     if not knows_prices_ahead(s):
         return Window(now_s, 0.0)
     if o.window:
-        return cheapest_window(s, slot, now_s)
+        return cheapest_window(s, slot, o.spare, now_s)
     slope, before = _defer_slope(s, slot, o), 0.0
     for h in range(AHEAD_H - DAY_H + 1 if o.percentile <= 0.0 else 0):
         day = config.price_sums[h + DAY_H - 1] - before
         ratio = DAY_H * (config.price_sums[h] - before) / day
         before = config.price_sums[h]
         from_s, until_s = max(config.price_from_s + h * HOUR_S, now_s), config.price_from_s + (h + 1) * HOUR_S
-        start_s = max(deferred_until_s(s, slot, _slack_frac_at(ratio, slope), now_s), from_s)
+        frac = _slack_frac_at(ratio, slope)
+        start_s = max(latest_wait_s(s, slot, frac, o.spare, now_s), from_s)
         if now_s < start_s < until_s:
             return window_from(s, slot, start_s, now_s)
     return Window(now_s, 0.0)
@@ -138,6 +140,8 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
     if limited:
         reserve_power(s, now_s)
     if scratch.deferred > 0 or limited or _defers(s, o):
+        if o.spare > 0.0:
+            sum_work(s, now_s)
         for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
             slot = s.derived.slot.stack[at]
             if s.job.status[slot] not in (WAITING, DEFERRED):
@@ -194,7 +198,7 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s
             continue
         if job.start_s[slot] >= now_s or (found >= 0 and job.seq[slot] > job.seq[found]):
             continue
-        if deferred_until_s(s, slot, frac, now_s) <= now_s or not _is_on_up_nodes(s, slot):
+        if latest_wait_s(s, slot, frac, o.spare, now_s) <= now_s or not _is_on_up_nodes(s, slot):
             continue
         if remaining_s(s, slot, now_s) >= LEAST_LEFT_S:
             found = slot

@@ -152,6 +152,8 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
             off.
         longer_than: Predicted run time up to which a waiting job starts at any price, unless it was preempted
             before. Such jobs use little energy.
+        spare: A job waits or pauses for a lower price only while the rest of its slack is longer than `spare`
+            x the clearing time, the time in which the GPUs complete all predicted work; 0: off.
     """
 
     power: float = 0.0
@@ -160,6 +162,7 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
     window: bool = False
     percentile: float = 0.0
     longer_than: Seconds = Seconds(0.0)
+    spare: float = 0.0
 
 
 class SlackSettings(_Part, frozen=True, kw_only=True):
@@ -271,6 +274,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "types.later": (0.1, math.inf, "a factor of 0.1 or more"),
     "price.power": (0.0, 4.0, "an exponent from 0 to 4"),
     **{f"price.{name}": (0.0, 100.0, "a slope from 0 to 100") for name in ("defer", "pause")},
+    "price.spare": (0.0, 10.0, "a factor from 0 to 10"),
     "price.percentile": (0.0, 1.0, "a share from 0 to 1, such as 0.3"),
     **{f"slack.{name}": (1e-6, 1e6, "a weight from 1e-6 to 1e6") for name in ("early_weight", "late_weight")},
     **{f"slack.{name}": (0.0, 1.0, "a share from 0 to 1") for name in ("early_until", "late_from")},

@@ -12,7 +12,8 @@ import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.compile.jit import kernel
-from rlsched.decide.order.slack import MOST_SLACK_FRAC, deferred_until_s
+from rlsched.decide.clearing import latest_wait_s, predicted_left_s
+from rlsched.decide.order.slack import MOST_SLACK_FRAC
 from rlsched.energy.relative import AHEAD_H
 from rlsched.energy.series import HOUR_S
 
@@ -57,24 +58,18 @@ def _cost_of_run(s: StateArrays, start_s: float, run_s: float) -> float:
 
 
 @kernel
-def _predicted_run_s(s: StateArrays, slot: int) -> float:
-    """Return the predicted run time of a waiting job, less the work saved by earlier attempts, seconds."""
-    return max(s.job.predicted_s[slot] - s.job.saved_s[slot], 1.0)
-
-
-@kernel
-def cheapest_window(s: StateArrays, slot: int, now_s: float) -> Window:
+def cheapest_window(s: StateArrays, slot: int, spare: float, now_s: float) -> Window:
     """Return the start at which the predicted run of a waiting job costs least; the earliest of equal starts.
 
     The earliest start is the last change of the price, or the submission of the job if that is later, so the
     result stays the same until the next change, and may be in the past. At the latest start, the job has used
-    `MOST_SLACK_FRAC` of its slack. Also compared are the starts at which the window begins or ends on a full
-    hour, because the cost is linear between them.
+    `MOST_SLACK_FRAC` of its slack, or less with a `spare` (`rlsched.decide.clearing`). Also compared are the
+    starts at which the window begins or ends on a full hour, because the cost is linear between them.
     """
     from_s, job = s.config[0].price_from_s, s.job
     first_s = max(from_s, job.submit_s[slot])
-    last_s = max(deferred_until_s(s, slot, MOST_SLACK_FRAC, now_s), first_s)
-    run_s = _predicted_run_s(s, slot)
+    last_s = max(latest_wait_s(s, slot, MOST_SLACK_FRAC, spare, now_s), first_s)
+    run_s = predicted_left_s(s, slot)
     best_s, least = first_s, _cost_of_run(s, first_s, run_s)
     for h in range(1, AHEAD_H + 2):
         for ends in range(2):
@@ -91,5 +86,5 @@ def cheapest_window(s: StateArrays, slot: int, now_s: float) -> Window:
 @kernel
 def window_from(s: StateArrays, slot: int, start_s: float, now_s: float) -> Window:
     """Return the window that begins at `start_s`, and what it saves compared with a start now."""
-    run_s = _predicted_run_s(s, slot)
+    run_s = predicted_left_s(s, slot)
     return Window(start_s, 1.0 - _cost_of_run(s, start_s, run_s) / _cost_of_run(s, now_s, run_s))

@@ -1,6 +1,6 @@
 """The saving of the electricity bill at equal JCT, and a lower bound of the bill, by tariff and load.
 
-    .venv/bin/python -m studies.policy.price_front        # the table in docs/explanation/learning.md
+    .venv/bin/python -m studies.policy.price_front --set price.spare=0  # table in docs/.../learning.md
 
 Jobs, slacks and nodes that sleep are as in `studies.policy.priced`, at loads 0.5 and 0.7, with the prices of
 all zones. Candidates are `priced` with several weights of energy and slopes; at slope 0, no job waits for a
@@ -60,12 +60,12 @@ JCTS: Final = (1.0, 1.02)
 """Largest mean JCT of a candidate that may be chosen, relative to `BASE`."""
 
 
-def candidates() -> dict[str, Policy]:
-    """Return the policies by name; `BASE` is the baseline."""
+def candidates(changes: Sequence[str] = ()) -> dict[str, Policy]:
+    """Return the policies by name; `BASE` is the baseline. `changes`: changes of the settings of `priced`."""
     found = {BASE: Policy(BASE)}
     for weight, slope in product(WEIGHTS, SLOPES):
-        changes = [f"clock.energy_weight={weight}", f"price.defer={slope}", f"price.pause={slope}"]
-        found[f"weight {weight:g}, slope {slope:g}"] = Policy("priced").changed(changes)
+        dials = [f"clock.energy_weight={weight}", f"price.defer={slope}", f"price.pause={slope}"]
+        found[f"weight {weight:g}, slope {slope:g}"] = Policy("priced").changed([*changes, *dials])
     return found
 
 
@@ -176,6 +176,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--zone", action="append", help=f"default: {', '.join((*DAY_AHEAD, *REAL_TIME))}")
     parser.add_argument("--load", type=float, action="append", help="default: 0.5 and 0.7")
     parser.add_argument("--seed", type=int, default=0, help="seed of the slacks")
+    parser.add_argument("--set", action="append", default=[], help="change of `priced`, price.spare=0")
     given = parser.parse_args(words)
     trace = with_slack(Trace.read(given.traces / "helios_venus.csv.gz"), given.seed)
     spec = ClusterSpec.read(given.traces / "helios_venus.cluster.toml")
@@ -191,7 +192,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 runs = simulate(
                     trace,
                     msgspec.structs.replace(spec, energy=signals),
-                    candidates(),
+                    candidates(given.set),
                     load=load,
                     since_s=DAYS[0] * DAY_S,
                     until_s=DAYS[1] * DAY_S,

@@ -46,6 +46,8 @@ RULES = {
     "without models": (PRICED, False),
     "heaps": (Policy("qssf-backfill", price={"defer": 5.0}), False),
     "long jobs": (Policy("qssf-backfill", price={"defer": 5.0, "longer_than": "210s"}), False),
+    "spare": (Policy("gittins", price={"defer": 5.0, "pause": 5.0, "spare": 1.0}), False),
+    "window with spare": (Policy("qssf-backfill", price={"window": True, "spare": 1.0}), False),
     "index": (Policy("gittins", price={"defer": 5.0, "pause": 5.0}), False),
     "quota": (Policy("tiresias", price={"defer": 5.0, "pause": 5.0}), False),
     "only pauses": (Policy("gittins", price={"pause": 2.0}), False),
@@ -103,7 +105,7 @@ def same(one: JobTable, two: JobTable) -> bool:
     )
 
 
-QUICK = ("priced", "heaps", "window")
+QUICK = ("priced", "spare", "heaps", "window")
 
 
 @pytest.mark.parametrize("name", quick(RULES, lambda name: name in QUICK))
@@ -202,6 +204,18 @@ def test_jobs_that_are_predicted_to_be_short_do_not_wait(tmp_path: Path) -> None
     assert mixed == pytest.approx([blind[0], priced[1]], abs=0.05)
     assert priced[0] > blind[0] + 0.2
     assert priced[1] > blind[1] + 0.2
+
+
+@pytest.mark.parametrize("price", [{"defer": 2.0, "pause": 2.0}, {"window": True}, {"percentile": 0.3}])
+def test_with_spare_slack_fewer_jobs_are_late(price: dict[str, float], tmp_path: Path) -> None:
+    late = []
+    for spare in (0.0, 1.0):
+        policy = Policy("tuned", price={**price, "spare": spare})
+        table = run(policy, solar(), tmp_path, models=Models(energy_weight=0.3), load=0.8)
+        delay_s = table.end_s - table.trace.submit_s - table.trace.duration_s
+        slack_s = table.trace.extra["slack_s"]
+        late.append((delay_s > slack_s + 600.0)[slack_s > 0.0].mean())
+    assert late[1] < late[0]
 
 
 def bill(table: JobTable) -> float:

@@ -84,6 +84,7 @@ def with_dials() -> Policy:
 
 POLICIES = {
     "deferrals and pauses": Policy("gittins", preempt=ONLY_PAUSES, price={"defer": 5.0, "pause": 5.0}),
+    "spare": Policy("gittins", preempt=ONLY_PAUSES, price={"defer": 5.0, "pause": 5.0, "spare": 1.0}),
     "only pauses": Policy("gittins", preempt=ONLY_PAUSES, price={"pause": 5.0}),
     "window": Policy("gittins", preempt=ONLY_PAUSES, price={"window": True}),
     "percentile": Policy("gittins", preempt=ONLY_PAUSES, price={"percentile": 0.3}),

@@ -16,9 +16,10 @@ from rlsched.broker.state.job_requests import beside_count, needs
 from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand, nodes_of_gang
+from rlsched.decide.clearing import latest_wait_s
 from rlsched.decide.compiled import for_state
 from rlsched.decide.limit import level_too_low, power_left_w, start_w
-from rlsched.decide.order.slack import MOST_SLACK_FRAC, deferred_until_s
+from rlsched.decide.order.slack import MOST_SLACK_FRAC
 from rlsched.decide.price import planned_start
 from rlsched.energy.relative import OUTLOOK
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
@@ -228,13 +229,14 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
             f"Power: the job needs at least {needs_kw:.2f} kW, and the power limit of {limit_kw:g} kW{when} "
             f"leaves {left_kw:.2f} kW for it"
         ]
-    latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
+    spare = state.price_options.spare if state.price_options is not None else 0.0
+    latest_s = float(latest_wait_s(s, slot, MOST_SLACK_FRAC, spare, state.now_s))
     line = f"Price: electricity costs {float(s.config[0].price_ratio):.2f} times its mean"
     lowest = float(s.config[0].price_outlook[OUTLOOK.index("price_lowest")])
     if state.price_options is not None:
         planned = planned_start(s, slot, state.price_options, state.now_s)
         if planned.start_s > state.now_s:
-            saved = f", {100 * planned.saved_frac:.0f} % cheaper" if planned.saved_frac > 0.0 else ""
+            saved = f", {100 * planned.saved_frac:.0f} % cheaper" if planned.saved_frac >= 0.005 else ""
             start = utc_minute(planned.start_s)
             return [f"{line}; waits for {start}{saved}, or until {utc_minute(latest_s)} at most"]
     if lowest < 0.0:

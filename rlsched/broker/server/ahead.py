@@ -18,7 +18,7 @@ from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.compile.ahead import Piece
 from rlsched.compile.kernel_cache import is_kept
-from rlsched.decide import price, recording, rule_scheduler
+from rlsched.decide import clearing, price, recording, rule_scheduler
 from rlsched.decide.compiled import for_needs
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.order import queue, slack
@@ -96,7 +96,7 @@ def _of_prices(s: Any, o: RuleOptions, needs: Needs) -> Iterator[Entry]:
     yield for_needs(price.next_to_pause, needs=needs), (s, partition, o.start.price, preempts, now_s)
     yield price.review_s, (s, o.start.price)
     yield kernels.set_price, (s, 0.0, np.empty(len(OUTLOOK)), now_s)
-    yield slack.deferred_until_s, (s, slot, 0.0, now_s)
+    yield clearing.latest_wait_s, (s, slot, 0.0, 0.0, now_s)
     yield price.planned_start, (s, slot, o.start.price, now_s)
 
 

@@ -15,12 +15,13 @@ from rlsched.cluster.placement import class_fits, fits
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.ahead import compile_pieces
+from rlsched.decide.clearing import latest_wait_s
 from rlsched.decide.compiled import for_state
 from rlsched.decide.guard import Guarded
 from rlsched.decide.limit import drawn_w, level_too_low, power_left_w, start_w
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue, rank_by_slack
-from rlsched.decide.order.slack import deferred_until_s, next_slack_change_s, slack_ln_weight
+from rlsched.decide.order.slack import next_slack_change_s, slack_ln_weight
 from rlsched.decide.own import is_own
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.price import planned_start
@@ -188,7 +189,7 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power:
 def _show_price(state: ClusterState, scheduler: Scheduler) -> None:
     """Call each kernel that the broker and `rlsched why` need for prices, so that it is compiled."""
     state.set_price(1.0, (), math.inf)
-    deferred_until_s(state.arrays, 0, 0.0, 0.0)
+    latest_wait_s(state.arrays, 0, 0.0, 0.0, 0.0)
     if scheduler.price_options is not None:
         state.set_price(1.0, (), math.inf, 0.0, (1.0,) * AHEAD_H)
         planned_start(state.arrays, 0, scheduler.price_options, 0.0)

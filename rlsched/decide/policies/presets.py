@@ -39,7 +39,7 @@ _TUNED: Final[dict[str, Any]] = {
 }
 _PRICED: Final[dict[str, Any]] = {
     **_TUNED,
-    "price": {"defer": 1.0, "pause": 1.0, "longer_than": "10m"},
+    "price": {"defer": 1.0, "pause": 1.0, "longer_than": "10m", "spare": 0.5},
 }
 
 PRESETS: Final[dict[str, Preset]] = {

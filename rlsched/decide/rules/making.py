@@ -137,6 +137,7 @@ def _start(settings: Settings) -> StartOptions:
             window=price.window,
             percentile=float(price.percentile),
             longer_than_s=float(price.longer_than),
+            spare=float(price.spare),
         ),
     )
 

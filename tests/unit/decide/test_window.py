@@ -76,7 +76,7 @@ def test_the_window_is_the_cheapest_of_all_minutes(
     slack_min = 5 * slack
     cluster, slot = state(prices, slack_min=slack_min, run_min=run_min, submit_min=submit_min)
     now_min = max(submit_min, 0) + seed % 50
-    found = cheapest_window(cluster.arrays, slot, BEGINS_S + 60.0 * now_min)
+    found = cheapest_window(cluster.arrays, slot, 0.0, BEGINS_S + 60.0 * now_min)
     wanted = window_by_hand(prices, slack_min, run_min, submit_min)
     assert found.start_s == pytest.approx(BEGINS_S + 60.0 * wanted, abs=0.01)
     least, now = costs_by_hand(prices, np.array([wanted, now_min]), run_min)
@@ -86,19 +86,19 @@ def test_the_window_is_the_cheapest_of_all_minutes(
 def test_work_that_is_saved_is_not_counted_again() -> None:
     prices = [2.0] * 3 + [1.0] + [3.0] + [0.5, 0.5] + [2.0] * 41
     fresh, slot = state(prices, slack_min=600, run_min=180, submit_min=0)
-    assert cheapest_window(fresh.arrays, slot, BEGINS_S).start_s == BEGINS_S + 5 * HOUR_S
+    assert cheapest_window(fresh.arrays, slot, 0.0, BEGINS_S).start_s == BEGINS_S + 5 * HOUR_S
     resumed, slot = state(prices, slack_min=300, run_min=180, submit_min=0, saved_min=120)
-    assert cheapest_window(resumed.arrays, slot, BEGINS_S).start_s == BEGINS_S + 3 * HOUR_S
+    assert cheapest_window(resumed.arrays, slot, 0.0, BEGINS_S).start_s == BEGINS_S + 3 * HOUR_S
 
 
 def test_after_the_known_hours_the_price_is_the_mean() -> None:
     dear = [1.5] * AHEAD_H
     late, slot = state(dear, slack_min=10 * 24 * 60, run_min=120, submit_min=0)
-    assert cheapest_window(late.arrays, slot, BEGINS_S).start_s == BEGINS_S + AHEAD_H * HOUR_S
+    assert cheapest_window(late.arrays, slot, 0.0, BEGINS_S).start_s == BEGINS_S + AHEAD_H * HOUR_S
     short, slot = state(dear, slack_min=24 * 60, run_min=120, submit_min=0)
-    assert cheapest_window(short.arrays, slot, BEGINS_S).start_s == BEGINS_S
+    assert cheapest_window(short.arrays, slot, 0.0, BEGINS_S).start_s == BEGINS_S
     long, slot = state(dear, slack_min=60 * 60, run_min=120, submit_min=0)
-    assert cheapest_window(long.arrays, slot, BEGINS_S).start_s == BEGINS_S + 48 * HOUR_S
+    assert cheapest_window(long.arrays, slot, 0.0, BEGINS_S).start_s == BEGINS_S + 48 * HOUR_S
 
 
 def test_unknown_prices_are_no_prices() -> None:

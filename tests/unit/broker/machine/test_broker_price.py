@@ -42,6 +42,7 @@ DEAR_H = 3
 """The first hours are expensive, the others cheap."""
 LIMITS = Limits(lease_s=1e6, heartbeat_s=10.0, launch_timeout_s=1e6)
 POLICY = Policy("priced")
+SPARED = Policy("gittins", price={"defer": 5.0, "spare": 1.0})
 WINDOW, PERCENTILE = Policy("price-window"), Policy("price-percentile")
 
 
@@ -99,13 +100,37 @@ def test_a_job_with_slack_waits_for_the_cheap_hour(journal: Journal) -> None:
 
 
 def test_a_job_starts_when_it_has_used_its_share_of_the_slack(journal: Journal) -> None:
-    broker = make(journal, prices())
+    policy = POLICY.changed(["price.spare=0"])
+    broker = make(journal, prices(), policy=policy)
     job = queue(broker, slack_s=HOUR_S)
     pass_until(broker, BEGINS_S + 60.0 + 0.79 * HOUR_S)
     assert state(broker, job) == "queued"
     pass_until(broker, BEGINS_S + 61.0 + 0.8 * HOUR_S)
     assert state(broker, job) == "launching"
-    decided_alike(journal, POLICY)
+    decided_alike(journal, policy)
+
+
+def test_a_job_returns_to_the_queue_in_time_for_the_work_of_other_jobs(journal: Journal) -> None:
+    """A job of 10 h and one of 30 min, on 2 of 4 GPUs each, need 5.25 h of all GPUs: 5 h 20 min in steps."""
+    broker = make(journal, prices(), policy=SPARED)
+    long = queue(broker, time_limit_s=10 * HOUR_S)
+    broker.says("n0", launched(long))
+    slot = broker.state.cluster.slot_of(broker.state.jobs[long].seq)
+    broker.state.cluster.arrays.job.predicted_s[slot] = 10 * HOUR_S
+    patient = queue(broker, slack_s=7 * HOUR_S, time_limit_s=30 * 60.0)
+    assert state(broker, patient) == "queued"
+    latest_s = BEGINS_S + 60.0 + 7 * HOUR_S - 320 * 60.0
+    latest = datetime.fromtimestamp(latest_s, UTC)
+    assert f"or until {latest:%Y-%m-%d %H:%M} UTC at most" in shown(broker, patient).reason
+    assert " 0 % cheaper" not in shown(broker, patient).reason
+    pass_until(broker, latest_s - 1.0)
+    assert state(broker, patient) == "queued"
+    for minute in range(60):
+        pass_until(broker, latest_s + 60.0 * minute)
+    assert state(broker, patient) == "queued", "the long job has run meanwhile"
+    broker.state.cluster.arrays.job.predicted_s[slot] = 20 * HOUR_S
+    queue(broker, slack_s=20 * HOUR_S)
+    assert state(broker, patient) == "launching"
 
 
 def test_a_preemptible_job_pauses_while_electricity_is_expensive(journal: Journal) -> None:
