@@ -13,6 +13,7 @@ from rlsched.settings import as_table, as_toml
 
 if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
+    from rlsched.decide.settings import PriceSettings
 
 _ENTRY: Final = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.M)
 _FIRST: Final = re.compile(r".*?[.](?= [A-Z`]|$)")
@@ -75,12 +76,35 @@ def sentences(policy: Policy) -> Iterator[str]:
             f"{slack.early_until:.0%} of its slack, and {slack.late_weight:g} times once it has used "
             f"{slack.late_from:.0%}."
         )
+    if settings.price is not None:
+        yield from _price_sentences(settings.price)
     if settings.share is not None:
         yield f"Up to {settings.share.max_jobs} jobs share a GPU, if the speed models favour it."
     if settings.clock is not None:
         yield f"SM clocks are set by the rule `{settings.clock.rule}`, with models of speed and power."
     if settings.predictions == "oracle":
         yield "The policy gets the true run times, which no broker knows."
+
+
+def _price_sentences(price: PriceSettings) -> Iterator[str]:
+    """Yield sentences on the jobs that wait for cheaper electricity."""
+    pause = " Preemptible ones pause, too." if price.pause > 0.0 or price.percentile > 0.0 else ""
+    if price.percentile > 0.0:
+        yield (
+            f"Jobs with slack wait while electricity costs more than {price.percentile:.0%} of the prices of "
+            f"the past 7 days.{pause}"
+        )
+    elif price.defer > 0.0 or price.pause > 0.0:
+        yield f"While electricity costs more than its mean, jobs with slack wait.{pause}"
+    if price.window:
+        yield "A job with slack starts in the hours in which its predicted run costs least."
+    if price.spare > 0.0:
+        yield (
+            f"The rest of their slack is at least {price.spare:g} x the time in which the GPUs complete "
+            "all predicted work."
+        )
+    if price.longer_than > 0.0:
+        yield f"Jobs predicted to run for at most {price.longer_than.text} start at any price."
 
 
 def shown(policy: Policy) -> str:

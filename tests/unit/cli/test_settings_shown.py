@@ -43,6 +43,22 @@ def test_every_setting_has_an_explanation() -> None:
             assert set(meanings(kind)) == set(kind.__struct_fields__)
 
 
+def test_following_the_price_is_described() -> None:
+    text = " ".join(sentences(Policy("priced")))
+    assert (
+        "While electricity costs more than its mean, jobs with slack wait. Preemptible ones pause, too."
+        in text
+    )
+    assert "at least 0.5 x the time in which the GPUs complete all predicted work" in text
+    assert "Jobs predicted to run for at most 10m start at any price." in text
+    text = " ".join(sentences(Policy("price-percentile")))
+    assert "wait while electricity costs more than 30% of the prices of the past 7 days" in text
+    assert "cost" not in " ".join(sentences(Policy("tuned")))
+    text = " ".join(sentences(Policy("price-window")))
+    assert "starts in the hours in which its predicted run costs least." in text
+    assert "Preemptible ones" not in text
+
+
 def test_easy_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policies", "show", "easy"]) == 0
     said = capsys.readouterr().out
